@@ -23,7 +23,6 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[4] / "engine"))
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from torch import distributed
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -44,9 +43,10 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.features.feature import Observers
 from train_anywhere.job.rank_process import Stop
 from train_anywhere.training.early_stopping import Timer
+from train_anywhere.training.lightning.dropin.loggers import RunLogger, listen
 from train_anywhere.training.lightning.dropin.model import ConfiguredOptimizer
 from train_anywhere.training.lightning.loop.callbacks import Agreement, MetricsCallback
-from train_anywhere.training.lightning.loop.epoch_loop import EpochLoop
+from train_anywhere.training.lightning.loop.over_ranks import OverRanks
 from train_anywhere.training.lightning.optim import make_optimizer
 from train_anywhere.training.lightning.strategies.choose import make_strategy
 from train_anywhere.training.lightning.strategies.fsdp import shard
@@ -73,16 +73,18 @@ def with_trainer(config: Config, topology: Topology, flag: bool) -> None:
     strategy = make_strategy(config.strategy.name, config, topology, cpu, world_size)
     trainer = make_trainer(config, topology, cpu, strategy)
     if flag:
-        theirs = _TrainingEpochLoop._broadcast_sigterm_tensor
-        EpochLoop._broadcast_sigterm_tensor = theirs  # type: ignore[method-assign]
+        del trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor
     trainer.apply_plan(plan)
     trainer.callbacks.append(Watched())
     progress = Progress(Display("none", plan.total_steps), plan)
     agreement = Agreement(Stop(), Timer(config.trainer), progress, Observers(), writes=False)
     optimizer = ConfiguredOptimizer(trainer, config, plan, world_size)
-    trainer.callbacks += [optimizer, MetricsCallback(config, plan, progress, agreement)]
-    network = build_network(config, splits.facts)
-    trainer.fit(Classification(network, optimizer.make_optimizer), loader(config, topology))
+    module = Classification(build_network(config, splits.facts), optimizer.make_optimizer)
+    over_ranks = OverRanks(trainer, module, [])
+    metrics = MetricsCallback(config, plan, progress, agreement, over_ranks)
+    listen(trainer, [RunLogger("run", Path.cwd(), "")], metrics.receive)
+    trainer.callbacks += [over_ranks, optimizer, metrics]
+    trainer.fit(module, loader(config, topology))
 
 
 def raw(config: Config, topology: Topology) -> None:

@@ -103,7 +103,7 @@ def compare_resumed(whole: Any, stopped: Any, resumed: Any) -> Differences:
         if whole[ends[0]][7]["weights"] != resumed[ends[1]][7]["weights"]:
             differences["weights"] = ""
         after = [
-            without_hooks(es[end + 1 :], ("on_fit_end", *SETUP_HOOKS))
+            without_hooks(es[end + 1 :], ("on_train_end", "on_fit_end", *SETUP_HOOKS))
             for es, end in zip((whole, resumed), ends, strict=True)
         ]
         found = compare(*after) or {}

@@ -7,7 +7,6 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import _Result
 from torch.utils.data import DataLoader
 
 from train_anywhere.training.lightning import run as engine
-from train_anywhere.training.lightning.dropin import connector as logged_values
 
 
 def hook_out_of_order() -> None:
@@ -27,15 +26,7 @@ def hook_out_of_order() -> None:
 def mean_ignores_rows() -> None:
     """Take the mean of the batches' and ranks' means, whatever their numbers of rows."""
 
-    def reduce_metrics(metrics: list[Any], on_step: bool, strategy: Any) -> list[Any]:
-        means = [m._forward_cache if on_step else m.value / m.cumulated_batch_size for m in metrics]
-        return [strategy.reduce(mean, reduce_op="mean") for mean in means]
-
     _ResultCollection._extract_batch_size = lambda *_: 1  # type: ignore[method-assign]
-    logged_values._reduce_metrics = reduce_metrics
-    logged_values.Results._sync = lambda self, value, reduce_op, group: self._over_ranks(
-        value, reduce_op, group
-    )  # type: ignore[method-assign]
 
 
 def loader_without_iter() -> None:

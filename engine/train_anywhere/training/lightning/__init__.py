@@ -6,7 +6,8 @@ loaders          the loaders of this rank; `workers` are their processes
 trainer          Lightning's Trainer without its signals, checkpoints and output
 hardware         TF32, channels-last weights, torch.compile, fused optimizers
 weights          LoRA, and files of other programs
-loop             the loop over training steps, metrics, early stopping, a check that something was trained
+loop             what happens around training steps: metrics, early stopping, a check that something was trained
+private          the private names of Lightning
 checkpoint       save and restore checkpoints
 strategies       ddp, fsdp, horovod, ...
 inference        the trained model, for `train_anywhere.inference`

@@ -223,7 +223,11 @@ class TrainedModel:
             self._require_predict_step()
         if measures:
             (trainer.test if split == "test" else trainer.validate)(module, **data, verbose=False)
-        found = trainer._logger_connector.collected.items()
+        found = [
+            (n, v)
+            for n, v in trainer.callback_metrics.items()
+            if n.removesuffix("_step") + "_epoch" not in trainer.callback_metrics
+        ]
         metrics = {n.replace("val/", f"{split}/") if split == "train" else n: float(v) for n, v in found}
         if not predicting:
             return metrics, None

@@ -34,7 +34,7 @@ from train_anywhere.training.lightning.checkpoint.state import (
     CheckpointCallback,
     StateWriter,
 )
-from train_anywhere.training.lightning.dropin.connector import RunLogger
+from train_anywhere.training.lightning.dropin.loggers import RunLogger
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors
 from train_anywhere.training.lightning.dropin.validated_weights import (
     END_HOOKS,
@@ -47,6 +47,7 @@ from train_anywhere.training.lightning.loop.callbacks import (
     MetricsCallback,
 )
 from train_anywhere.training.lightning.loop.early_stop import TrainingCheck
+from train_anywhere.training.lightning.loop.over_ranks import OverRanks
 from train_anywhere.training.lightning.loop.tensorboard import TorchRecording
 from train_anywhere.training.lightning.setup import (
     Setup,
@@ -314,7 +315,9 @@ def make_metrics(
     writes = trainer.is_global_zero and not config.trainer.fast_dev_run
     timer = Timer(config.trainer, saved.seconds if saved else 0.0)
     agreement = Agreement(process.stop, timer, progress, observers, writes)
-    metrics = MetricsCallback(config, setup.plan, progress, agreement)
+    monitors = [config.checkpoint.monitor, config.trainer.early_stopping.monitor]
+    over_ranks = OverRanks(trainer, setup.module, monitors) if trainer.world_size > 1 else None
+    metrics = MetricsCallback(config, setup.plan, progress, agreement, over_ranks)
     if saved:
         metrics.resume(saved.metrics)
     return metrics

@@ -36,7 +36,7 @@ from train_anywhere.training.lightning.checkpoint.position import seed_everythin
 from train_anywhere.training.lightning.checkpoint.rank_state import RankState
 from train_anywhere.training.lightning.checkpoint.shards import Shards
 from train_anywhere.training.lightning.checkpoint.state import FILE, METADATA, CheckpointCallback, StateWriter
-from train_anywhere.training.lightning.dropin.connector import RunLogger
+from train_anywhere.training.lightning.dropin.loggers import RunLogger, listen
 from train_anywhere.training.lightning.dropin.model import (
     ConfiguredOptimizer,
     make_callbacks,
@@ -52,6 +52,7 @@ from train_anywhere.training.lightning.loaders import (
     takes_batch_size,
 )
 from train_anywhere.training.lightning.loop.early_stop import EarlyStop
+from train_anywhere.training.lightning.loop.moments import Moments
 from train_anywhere.training.lightning.loop.steps import training_loaders
 from train_anywhere.training.lightning.loop.tensorboard import TensorBoard
 from train_anywhere.training.lightning.strategies.choose import DataParallel, make_strategy, pick_device
@@ -304,7 +305,12 @@ def add_callbacks(
     `optimizer` is that of a module without one.
     """
     config, metrics = checkpoints.config, checkpoints.metrics
+    saves = [] if config.trainer.fast_dev_run else [checkpoints]
     trainer.callbacks.insert(0, metrics.clock)
+    if metrics.over_ranks:
+        trainer.callbacks.insert(0, metrics.over_ranks)
+    over = [metrics.epoch_over, *(one.epoch_over for one in saves)]
+    trainer.callbacks.insert(0, Moments(trainer.loaders_opened, *over))
     report, every = metrics.progress.note, config.monitor.compare_weights_every_n_epochs
     own = task_has_network(config.task, "lightning") and is_overridden("configure_optimizers", module)
     if not is_overridden("configure_optimizers", module):
@@ -313,14 +319,16 @@ def add_callbacks(
         trainer.callbacks.append(optimizer)
     elif config.optimizer.groups:
         report("optimizer.groups has no effect: this module has its own configure_optimizers.")
+    early = EarlyStop(config.trainer.early_stopping, metrics, config.trainer.min_epochs or 0)
+    checkpoints.seen.when_epoch_ends(early.compare_epoch)
     trainer.callbacks += [
         *make_callbacks(config.callbacks, isinstance(trainer.strategy, FullyShardedStrategy)),
         checkpoints.seen,
         *([CompareWeights(every)] if every and not checkpoints.writer.shards else []),
         RankState(config.seed, report),
         metrics,
-        EarlyStop(config.trainer.early_stopping, metrics, config.trainer.min_epochs or 0),
-        *([] if config.trainer.fast_dev_run else [checkpoints]),
+        early,
+        *saves,
     ]
 
 
@@ -339,4 +347,4 @@ def add_loggers(trainer: Trainer, run: RunDir, checkpoints: CheckpointCallback) 
             # Lightning counts steps from 0
             loggers.append(TensorBoard(events, step - 1))
     trainer.use_folder(run.path)
-    trainer._logger_connector.connect(loggers or [RunLogger("run", run.path, run.id)], metrics.receive)
+    listen(trainer, loggers or [RunLogger("run", run.path, run.id)], metrics.receive)

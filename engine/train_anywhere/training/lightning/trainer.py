@@ -3,6 +3,7 @@
 import logging
 import warnings
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,15 +17,15 @@ from train_anywhere.config.schema import Config
 from train_anywhere.config.schema import Trainer as TrainerConfig
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.training.early_stopping import describe_early_end
-from train_anywhere.training.lightning.dropin.connector import Connector, Results
-from train_anywhere.training.lightning.dropin.trainable import FitLoop
+from train_anywhere.training.lightning.dropin.trainable import refuse_uneven_batches
+from train_anywhere.training.lightning.dropin.user_code import (
+    call_without_user_stop,
+    refuse_user_stop_iteration,
+)
 from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
 from train_anywhere.training.lightning.dropin.visible import Callbacks, caller
 from train_anywhere.training.lightning.hardware import precision_arguments, use_tf32
-from train_anywhere.training.lightning.loop.epoch_loop import (
-    EpochLoop,
-    refuse_user_stop_iteration,
-)
+from train_anywhere.training.lightning.private import skip_signal_exchange, wrap_evaluation_step
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 from train_anywhere.training.plan import Plan, batches_per_step
 
@@ -34,7 +35,6 @@ class Trainer(pl.Trainer):
 
     Args:
         settings: the section `trainer` of the configuration, kept as an attribute.
-        monitors: names of the metrics that decide which checkpoint is the best, and when to stop.
         **options: arguments of Lightning's Trainer.
 
     Attributes:
@@ -53,7 +53,6 @@ class Trainer(pl.Trainer):
     def __init__(
         self,
         settings: TrainerConfig,
-        monitors: list[str | None],
         ranks_per_node: int,
         **options: Any,
     ) -> None:
@@ -62,20 +61,14 @@ class Trainer(pl.Trainer):
         self.steps_done, self.validated_weights = 0, ValidatedWeights()
         self.callbacks += [self.validated_weights]
         self._ranks_per_node = ranks_per_node
-        self._logger_connector = Connector(self, [name for name in monitors if name])
-        self.fit_loop: FitLoop = FitLoop(self, max_epochs=1)
-        self.fit_loop.epoch_loop = EpochLoop(self)
-        self.fit_loop.epoch_loop.min_steps = options.get("min_steps")
+        self._waiting: list[Callable[[float], None]] = []
+        skip_signal_exchange(self)
         refuse_user_stop_iteration(self.fit_loop, "on_advance_start", "advance", "on_advance_end")
         refuse_user_stop_iteration(self.fit_loop.epoch_loop, "advance", "on_advance_end")
         refuse_user_stop_iteration(self.fit_loop.epoch_loop.manual_optimization, "advance")
         evaluations = (self.fit_loop.epoch_loop.val_loop, self.validate_loop, self.test_loop)
         for loop in evaluations:
-            refuse_user_stop_iteration(loop, "_evaluation_step")
-        if self.world_size > 1:
-            self.fit_loop.epoch_loop._results = Results(training=True)
-            for loop in evaluations:
-                loop._results = Results(training=False)
+            wrap_evaluation_step(loop, partial(partial, call_without_user_stop, loop))
         self.plan: Plan | None = None
 
     @property
@@ -128,9 +121,8 @@ class Trainer(pl.Trainer):
 
     def note_skipped_batches(self) -> None:
         """Note whether a batch hook of the module has ended the epoch early."""
-        loop = self.fit_loop.epoch_loop
-        if not self.should_stop and not loop.mid_epoch:
-            done = loop.batch_progress.current
+        done = self.fit_loop.epoch_loop.batch_progress.current
+        if not self.should_stop:
             self.skips |= done.completed < done.ready
 
     def apply_plan(self, plan: Plan) -> None:
@@ -155,7 +147,19 @@ class Trainer(pl.Trainer):
 
         Its argument is the number of training batches of an epoch, infinite if it is not known.
         """
-        self.fit_loop.opened.append(call)
+        self._waiting.append(call)
+
+    def loaders_opened(self) -> None:
+        """Call the functions of `when_opened`. All ranks call this.
+
+        Raises:
+            DataError: the ranks have different numbers of batches.
+        """
+        if self.train_dataloader is not None and self._waiting:
+            refuse_uneven_batches(self)
+            calls, self._waiting = self._waiting, []
+            for call in calls:
+                call(self.num_training_batches)
 
 
 def find_user_object(frame: FrameType | None) -> str | None:
@@ -177,7 +181,6 @@ def make_trainer(config: Config, topology: Topology, device: torch.device, strat
     algorithm = config.trainer.gradient_clip_algorithm
     return Trainer(
         config.trainer,
-        [config.checkpoint.monitor, config.trainer.early_stopping.monitor],
         topology.local_world_size,
         accelerator=device.type,
         devices=[device.index] if device.type == "cuda" else 1,

@@ -36,8 +36,7 @@ def set_loop_counters(
     are done; `to_validate`: the validation after the last one is still to be run.
     """
     started = epoch + 1 if batch else epoch
-    # Lightning counts a step after its validation
-    state["epoch_loop.state_dict"]["_batches_that_stepped"] = steps - int(to_validate)
+    state["epoch_loop.state_dict"]["_batches_that_stepped"] = steps
     state["epoch_progress"] = _counters(started, started, epoch)
     batches = state["epoch_loop.batch_progress"]["total"]["ready"]
     state["epoch_loop.batch_progress"] = {

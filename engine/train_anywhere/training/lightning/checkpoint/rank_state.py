@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import numpy as np
@@ -21,13 +21,14 @@ from train_anywhere.training.lightning.checkpoint.attributes import (
 )
 from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
 from train_anywhere.training.lightning.checkpoint.position import seed_everything
+from train_anywhere.training.lightning.private import continue_logging, logged_values
 from train_anywhere.training.plan import device_count_message
 
 META = ("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx", "metric_attribute")
 """Attributes in which Lightning keeps the arguments of `self.log`."""
 
-SHOWN = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
-"""Attributes of Lightning's logger connector with the values that user code reads from the Trainer."""
+SHOWN = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
+"""Attributes of the Trainer with the values that user code reads."""
 
 
 class RankState(pl.Callback):
@@ -121,9 +122,8 @@ class RankState(pl.Callback):
         if not saved or not trainer.ckpt_path:  # LearningRateFinder restores a checkpoint of its own
             return
         module: Any = trainer.lightning_module
-        connector: Any = trainer._logger_connector
-        connector.reset_results()
-        trainer.fit_loop.epoch_loop._results.clear()  # Lightning refuses other arguments for a name
+        continue_logging(trainer, trainer.fit_loop.epoch_loop.batch_progress.current.ready)
+        logged_values(trainer).clear()  # Lightning refuses other arguments for a name
         found = dict(_metrics(module))
         for name, state in saved["metrics"].items():
             for attribute, value in state.items() if name in found else ():
@@ -134,10 +134,10 @@ class RankState(pl.Callback):
             module.get_parameter(name).grad = gradient.to(module.device)
         for entry in saved["logged"]:
             _restore_logged(trainer, module, entry)
-        if batches := trainer.fit_loop.epoch_loop.batch_progress.current.ready:
-            connector._first_loop_iter = batches == 1
         for kind, values in saved["shown"].items():
-            setattr(connector, kind, move_data_to_device(values, module.device))
+            shown = getattr(trainer, kind)
+            shown.clear()
+            shown.update(move_data_to_device(values, module.device))
         if saved["random"]:
             with as_checkpoint_error(trainer.ckpt_path):
                 random_states.restore(random_states.unpack(saved["random"]))
@@ -156,7 +156,7 @@ def _metric_state(metric: Metric) -> dict[str, Any]:
 def _logged_metrics(trainer: pl.Trainer) -> list[dict[str, Any]]:
     """Return the values that were logged in this training epoch."""
     entries = []
-    for metric in trainer.fit_loop.epoch_loop._results.values():
+    for metric in logged_values(trainer).values():
         meta = metric.meta
         if metric.has_reset:
             continue
@@ -176,7 +176,7 @@ def _logged_metrics(trainer: pl.Trainer) -> list[dict[str, Any]]:
 def _read_state(trainer: pl.Trainer) -> dict[str, Any]:
     """Return the random states, the states of torchmetrics, and the values that user code reads from the Trainer."""
     module: Any = trainer.lightning_module
-    shown = {kind: getattr(trainer._logger_connector, kind) for kind in SHOWN}
+    shown = {kind: getattr(trainer, kind) for kind in SHOWN}
     return {
         "random": random_states.pack(random_states.get_states()),
         "cuda": torch.cuda.get_rng_state(module.device) if module.device.type == "cuda" else None,
@@ -189,7 +189,7 @@ def _read_state(trainer: pl.Trainer) -> dict[str, Any]:
 
 
 def _restore_logged(trainer: pl.Trainer, module: pl.LightningModule, entry: dict[str, Any]) -> None:
-    results, fx, name = trainer.fit_loop.epoch_loop._results, entry["fx"], entry["name"]
+    results, fx, name = cast(Any, logged_values(trainer)), entry["fx"], entry["name"]
     attribute = entry["metric_attribute"]
     value = entry["value"].to(module.device) if "value" in entry else module.get_submodule(attribute)
     results.log(

@@ -1,6 +1,8 @@
 """When a checkpoint is saved, and what it holds."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from train_anywhere.training.lightning.checkpoint.position import (
     set_loop_counters,
 )
 from train_anywhere.training.lightning.checkpoint.shards import Shards
+from train_anywhere.training.lightning.dropin.trainable import repeat_start_hooks, skip_batches
+from train_anywhere.training.lightning.dropin.user_code import overrides
 from train_anywhere.training.lightning.dropin.validated_weights import (
     Weights,
     with_training_weights,
@@ -31,8 +35,18 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
 )
 from train_anywhere.training.lightning.dropin.visible import RunCheckpoints
 from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
-from train_anywhere.training.lightning.loop.epoch_loop import overrides
-from train_anywhere.training.lightning.loop.steps import accumulates, is_last_batch, steps_are_over
+from train_anywhere.training.lightning.loop.steps import (
+    accumulates,
+    is_last_batch,
+    newest_epoch,
+    steps_are_over,
+)
+from train_anywhere.training.lightning.private import (
+    logged_values,
+    reopen_loaders,
+    validation_follows,
+    without_max_steps,
+)
 from train_anywhere.training.plan import is_multiple
 
 FILE = "model.ckpt"
@@ -58,6 +72,9 @@ class CheckpointCallback(pl.Callback):
         self.writer, self.metrics, self.seen, self.agreement = writer, metrics, seen, metrics.agreement
         self.config, self.plan, self.start = metrics.config, metrics.plan, (0, 0)
         self.pending, self._validated, self.ended = False, True, False
+        self._loaded: dict[str, Any] = {}
+        self._continues = False  # whether the epoch continues after the checkpoint
+        self._seen: int | None = None  # batches of the epoch at the newest `between_steps`
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -66,17 +83,46 @@ class CheckpointCallback(pl.Callback):
         checkpoint["validation_pending"] = not self._validated
         checkpoint["last_batch"] = is_last_batch(trainer)
         checkpoint["ended"] = self.plan.total_steps if trainer.should_stop else 0
+        checkpoint["continues"] = self._continues
 
-    def restore_position(self, trainer: pl.Trainer, checkpoint: dict[str, Any]) -> tuple[int, int]:
-        """Resume at the checkpoint's position. Return the epoch and the batches to skip."""
-        saved = self.writer.newest
-        assert saved
+    def resume_training(self, trainer: Any, checkpoint: dict[str, Any]) -> None:
+        """Resume at the checkpoint's position. The loaders are opened, because their length decides where that is."""
+        if self.writer.newest is None:
+            return  # LearningRateFinder restores a checkpoint of its own
+        loop, self._loaded = trainer.fit_loop, checkpoint.get("callbacks", {})
+        state = checkpoint["loops"]["fit_loop"]
+        with random_states.preserve():  # a new run opens them after the validation loaders
+            loop.setup_data()
+            trainer.loaders_opened()
+            self._restore_position(trainer, checkpoint, self.writer.newest)
+            with without_max_steps(trainer):
+                loop.load_state_dict(state)
+            skip_batches(trainer, *self.start)
+            if self.start[1] and validation_follows(trainer):  # Lightning counts a step after its validation
+                state["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
+                with without_max_steps(trainer):
+                    loop.load_state_dict(state)
+
+    def training_started(self, trainer: pl.Trainer) -> None:
+        """Call the start hooks of an epoch in which the run resumes."""
+        repeat_start_hooks(trainer, self._loaded)
+        self._loaded, self._seen = {}, trainer.fit_loop.batch_idx + 1
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Open the loaders of the first epoch of a resumed run after the start hooks."""
+        loop = trainer.fit_loop
+        if loop.is_resuming and not loop.restarting and trainer.current_epoch > 0:
+            reopen_loaders(trainer)
+
+    def _restore_position(
+        self, trainer: pl.Trainer, checkpoint: dict[str, Any], saved: SavedCheckpoint
+    ) -> None:
         waits = bool(checkpoint.get("validation_pending"))
         waits_last = waits and checkpoint["last_batch"]
         ranks, epochs = len(checkpoint["rank_states"]) / trainer.world_size, trainer.fit_loop.max_epochs
         self.start = resume_position(saved, self.plan, epochs or 0, ranks, waits_last)
         self.ended = checkpoint.get("ended") == self.plan.total_steps
-        if self.ended and not waits and self.start[1]:
+        if self.ended and not (waits or checkpoint.get("continues")) and self.start[1]:
             self.start = (self.start[0] + 1, 0)  # the epoch was over for all hooks
         epoch, batch, step = *self.start, trainer.steps_done
         last = batch > 0 and waits_last
@@ -86,7 +132,6 @@ class CheckpointCallback(pl.Callback):
                 "ModelPruning: a checkpoint has the pruned weights without their masks, so a resumed run starts the pruning again."
             )
         set_loop_counters(checkpoint["loops"]["fit_loop"], epoch, batch, last, step, self.pending)
-        return self.start
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check before the first step that checkpoints can hold the state.
@@ -116,35 +161,32 @@ class CheckpointCallback(pl.Callback):
         self.writer.refuse_objects(choice == "refuse" or (choice is None and restores))
         if not data and not any(overrides(one, "on_save_checkpoint") for one in users):
             return
-        with random_states.preserve(), trainer._logger_connector.metrics_kept():
+        with random_states.preserve(), _metrics_kept(trainer):
             checkpoint = dict[str, Any]()
             trainer.save_checkpoint(FILE, weights_only=True, storage_options=checkpoint.update)
             for callback in users[1:]:
                 callback.on_save_checkpoint(trainer, pl_module, checkpoint)
         self.writer.plain(checkpoint)
 
-    def after_batch(self, trainer: pl.Trainer, batch_idx: int) -> None:
-        """Save or raise TrainingStopped if due, after an optimizer step and its hooks."""
+    def between_steps(self, trainer: Any) -> None:
+        """Save or raise TrainingStopped if due, after a batch and a validation within the epoch."""
+        batches = trainer.fit_loop.batch_idx + 1
+        starts = self._seen is None or batches == 0
+        if starts or not trainer.training or (batches == self._seen and not self.metrics.mid_epoch):
+            return
+        self._seen = batches
         self.writer.check()
-        if accumulates(trainer) and not trainer.should_stop:
-            return
-        last = is_last_batch(trainer)
-        validates = trainer.fit_loop.epoch_loop.validation_follows()
-        if validates and (last or not trainer.should_stop):
-            self._interrupt_validation(trainer)
-        if validates or trainer.should_stop or last or steps_are_over(trainer):
-            return
-        if self._is_due(trainer):
-            self._save_state(trainer, value=None)
-        self._raise_if_stopping()
-
-    def validation_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save or raise TrainingStopped if due, after a validation within an epoch."""
-        if accumulates(trainer):
-            return  # a checkpoint does not hold accumulated gradients
-        if self._is_due(trainer, trainer.current_epoch + 1):
-            self._save_state(trainer, value=self._monitored_value())
-        self._raise_if_stopping()
+        validated, self.metrics.mid_epoch = self.metrics.mid_epoch, False
+        if validated:
+            self.metrics.validation_over(trainer, trainer.lightning_module)
+        if not accumulates(trainer):  # a checkpoint does not hold accumulated gradients
+            if self._is_due(trainer, trainer.current_epoch + 1 if validated else None):
+                self._continues = True
+                self._save_state(trainer, value=self._monitored_value() if validated else None)
+                self._continues = False
+            self._raise_if_stopping()
+        if validated:
+            trainer.validated_weights.forget()
 
     def _is_due(self, trainer: pl.Trainer, epochs: int | None = None) -> bool:
         """Return whether a checkpoint is due after a step, or after so many `epochs`."""
@@ -152,25 +194,30 @@ class CheckpointCallback(pl.Callback):
         due = agreed.observers.reach(trainer.steps_done) or agreed.stopping or agreed.saving
         return due or (epochs is not None and is_multiple(epochs, every))
 
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        """Save or stop here if steps read the batches themselves."""
+        over = trainer.should_stop or is_last_batch(trainer) or steps_are_over(trainer)
+        if trainer.strategy.steps_read and not over and not validation_follows(trainer):
+            self.between_steps(trainer)
+
     def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any) -> None:
         """Raise TrainingStopped if requested, unless hooks have swapped weights."""
-        loop: Any = trainer.fit_loop.epoch_loop
         if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking:
             self._raise_if_stopping()
-        elif not trainer.validated_weights.swapped and (
-            is_last_batch(trainer) or (loop.mid_epoch and not accumulates(trainer))
-        ):
-            self._interrupt_validation(trainer)
+        elif not trainer.validated_weights.swapped:
+            self.before_validation(trainer)
 
-    def _interrupt_validation(self, trainer: pl.Trainer) -> None:
-        if self.agreement.stopping:  # the run resumes with the validation
+    def before_validation(self, trainer: Any) -> None:
+        """Raise TrainingStopped if requested, before or in a validation, with which the run resumes."""
+        between = is_last_batch(trainer) or (self.metrics.mid_epoch and not accumulates(trainer))
+        if self.agreement.stopping and between and not steps_are_over(trainer):
             self.metrics.metrics.update(self.metrics.epoch_metrics)  # of the last step
             self._save_state(trainer, value=None, validated=False)
             raise TrainingStopped
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save or raise TrainingStopped if due, at the end of an epoch and of all hooks."""
-        epochs = trainer.current_epoch + 1
+        epochs = newest_epoch(trainer) + 1
         over = trainer.should_stop or epochs >= trainer.fit_loop.max_epochs or steps_are_over(trainer)
         if over or self._is_due(trainer, epochs):
             self._save_state(trainer, value=self._monitored_value())
@@ -198,7 +245,7 @@ class CheckpointCallback(pl.Callback):
 
     def _save_state(self, trainer: pl.Trainer, value: float | None, validated: bool = True) -> None:
         """Save a checkpoint, with the monitored value of exactly these weights."""
-        step, epoch, batch = trainer.steps_done, trainer.current_epoch, trainer.fit_loop.batch_idx + 1
+        step, epoch, batch = trainer.steps_done, newest_epoch(trainer), trainer.fit_loop.batch_idx + 1
         if is_last_batch(trainer) and validated:
             epoch, batch = epoch + 1, 0
         start, self._validated = time.monotonic(), validated
@@ -215,6 +262,18 @@ class CheckpointCallback(pl.Callback):
                 random.release_states()
         self.seen.follow(Path(str(self.seen.dirpath), folder_name(step), FILE), value)
         self.agreement.saved(step, time.monotonic() - start)
+
+
+@contextmanager
+def _metrics_kept(trainer: pl.Trainer) -> Iterator[None]:
+    """Undo what hooks change that read metrics before training, when there are none yet."""
+    computed = [(metric, metric._computed) for metric in logged_values(trainer).values()]
+    yield
+    shown: Any = (trainer.callback_metrics, trainer.logged_metrics, trainer.progress_bar_metrics)
+    for metrics in shown:
+        metrics.clear()
+    for metric, value in computed:
+        metric._computed = value
 
 
 class StateWriter(TorchCheckpointIO):

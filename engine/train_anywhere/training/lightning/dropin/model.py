@@ -23,7 +23,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.tasks import Task
-from train_anywhere.training.lightning.dropin.connector import RunLogger, RunWandb
+from train_anywhere.training.lightning.dropin.loggers import RunLogger, RunWandb
 from train_anywhere.training.lightning.dropin.old_task import OldTask
 from train_anywhere.training.lightning.hardware import explain_compile_error
 from train_anywhere.training.lightning.optim import apply_settings, configure_optimizer, set_learning_rate
@@ -65,12 +65,13 @@ class ConfiguredOptimizer(pl.Callback):
         trained: the module that `make_optimizer` was called with, if any.
     """
 
-    def __init__(self, trainer: pl.Trainer, config: Config, plan: Plan, devices: int) -> None:
+    def __init__(self, trainer: Any, config: Config, plan: Plan, devices: int) -> None:
         self.config, self.plan, self.devices = config, plan, devices
         self.trained: nn.Module | None = None
 
         def make_optimizer(module: nn.Module) -> Any:
             trainer.fit_loop.setup_data()  # the plan depends on the length of the loaders
+            trainer.loaders_opened()
             self.trained = module
             return configure_optimizer(config, plan, module, devices)
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as pl
@@ -11,14 +10,12 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, Stochasti
 from torch import nn
 from torch.optim import Optimizer
 
-from train_anywhere.data.torch import random_states
 from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.errors import ConfigError, DataError, RanksDifferError
-from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
 from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
 from train_anywhere.training.lightning.dropin.user_data import set_epoch
-from train_anywhere.training.lightning.loop.private import _FitLoop
 from train_anywhere.training.lightning.loop.steps import training_loaders
+from train_anywhere.training.lightning.private import reopen_loaders
 
 KEY = "trained"
 """Checkpoint key of this state."""
@@ -27,114 +24,48 @@ MODES = ("training", "track_running_stats")
 """Attributes of layers that user code changes during training and that a state_dict does not hold."""
 
 
-class FitLoop(_FitLoop):
-    """Lightning's loop over epochs, changed to restore and check the trainable state.
+def skip_batches(trainer: pl.Trainer, epoch: int, batches: int) -> None:
+    """Continue the first epoch of a resumed run after batches that are trained already."""
+    strategy: Any = trainer.strategy
+    for loader in training_loaders(trainer):
+        if isinstance(loader, BatchLoader):
+            loader.sampler.start_at(epoch, batches)
+        else:
+            set_epoch(loader, epoch)
+    strategy.training_loaders.start_at(epoch, batches)
+    reopen_loaders(trainer)
 
-    Attributes:
-        opened: called with the number of training batches when the loaders are open, once.
+
+def refuse_uneven_batches(trainer: pl.Trainer) -> None:
+    """Raise DataError if the ranks have different numbers of training batches. All ranks call this."""
+    if trainer.world_size > 1:
+        own = {"batches": trainer.num_training_batches}
+        lengths = [unpack(rank)["batches"] for rank in gather(own, trainer)]
+        if len({*lengths}) > 1:
+            raise DataError(
+                f"the training loader has {min(lengths)} batches on one rank and {max(lengths)} on another, and all ranks make the "
+                f"same steps; use trainer.limit_train_batches={min(lengths)}."
+            )
+
+
+def repeat_start_hooks(trainer: pl.Trainer, states: dict[str, Any]) -> None:
+    """Call hooks of Lightning's callbacks that set up an epoch, which Lightning leaves out in the middle of it.
+
+    `states` are those of the callbacks in the checkpoint.
     """
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.opened: list[Callable[[float], None]] = []
-        self._callbacks: dict[str, Any] = {}
-
-    def load_state_dict(self, state_dict: dict[str, Any], prefix: str = "") -> None:
-        """Restore what is trainable and the position, before the optimizers are restored."""
-        trainer: Any = self.trainer
-        with as_checkpoint_error(trainer.ckpt_path):
-            checkpoint = trainer.strategy.take_loaded(state_dict)
-            self._callbacks, trainable = checkpoint.get("callbacks", {}), checkpoint.get(KEY, {})
-            set_flags(trainer.lightning_module, trainable)
-            restore_groups(trainer.lightning_module, trainer.optimizers, trainable)
-            self._restore_position(checkpoint)
-            super().load_state_dict(state_dict, prefix)
-
-    def _restore_position(self, checkpoint: dict[str, Any]) -> None:
-        """Open the loaders of a user's module, whose length decides where training continues."""
-        trainer: Any = self.trainer
-        callbacks = [c for c in trainer.callbacks if hasattr(c, "restore_position") and c.writer.newest]
-        if not callbacks:
-            return  # one like LearningRateFinder restores a checkpoint of its own
-        with random_states.preserve():  # a new run opens them after the validation loaders
-            self.setup_data()
-            for callback in callbacks:
-                self.skip_batches(*callback.restore_position(trainer, checkpoint))
-
-    def setup_data(self) -> None:
-        """Open the loaders, and report their length the first time.
-
-        Raises:
-            DataError: the ranks have different numbers of batches.
-        """
-        before = self._data_fetcher
-        super().setup_data()
-        trainer, fetcher = self.trainer, self._data_fetcher
-        if trainer.world_size > 1 and fetcher is not None and fetcher is not before:
-            lengths = [unpack(rank)["batches"] for rank in gather({"batches": self.max_batches}, trainer)]
-            if len({*lengths}) > 1:
-                raise DataError(
-                    f"the training loader has {min(lengths)} batches on one rank and {max(lengths)} on another, and all ranks make the "
-                    f"same steps; use trainer.limit_train_batches={min(lengths)}."
-                )
-        while self._combined_loader is not None and self.opened:
-            self.opened.pop(0)(self.max_batches)
-
-    def skip_batches(self, epoch: int, batches: int) -> None:
-        """Continue the first epoch of a resumed run after batches that are trained already."""
-        trainer: Any = self.trainer
-        for loader in training_loaders(trainer):
-            if isinstance(loader, BatchLoader):
-                loader.sampler.start_at(epoch, batches)
-            else:
-                set_epoch(loader, epoch)
-        trainer.strategy.training_loaders.start_at(epoch, batches)
-        iter(self._data_fetcher)
-
-    def advance(self) -> None:
-        """Run an epoch. The first one of a resumed run opens the loaders after the start hooks."""
-        if not self.restarting and self.is_resuming and self.trainer.current_epoch > 0:
-            iter(self._data_fetcher)
-        super().advance()
-
-    def on_save_checkpoint(self) -> dict[str, Any]:
-        """Return no states of loaders: each rank has its own, see `RankState`."""
-        return {}
-
-    def _iteration_based_training(self) -> bool:
-        """Return False: checkpoints hold the position of the epoch also with `trainer.max_steps`."""
-        return False
-
-    @property
-    def done(self) -> bool:
-        """Whether training is over. A run that was stopped in its last validation resumes it."""
-        validation = self.epoch_loop.val_loop.batch_progress.total
-        return super().done and not (self.restarting and validation.ready > validation.processed)
-
-    @property
-    def skip(self) -> bool:
-        """Whether nothing is left to do. A run that resumes at its end calls the end hooks."""
-        return super().skip and not self.trainer.ckpt_path
-
-    def on_advance_start(self) -> None:
-        """Check the trainable state after the epoch's start hooks."""
-        trainer: Any = self.trainer
-        if self.restarted_mid_epoch or self.restarted_on_epoch_end:  # Lightning skips the start hooks then
-            for callback in trainer.callbacks:
-                if isinstance(callback, StochasticWeightAveraging) and self._averaged(callback):
-                    groups = trainer.optimizers[0].param_groups
-                    rates = [group["lr"] for group in groups]
-                    callback.on_train_epoch_start(trainer, trainer.lightning_module)
-                    for group, rate in zip(groups, rates, strict=True):
-                        group["lr"] = rate  # its new schedule has changed it
-                elif isinstance(callback, GradientAccumulationScheduler):
-                    callback.on_train_epoch_start(trainer)
-        super().on_advance_start()
-        check_trainable(trainer)
-
-    def _averaged(self, callback: pl.Callback) -> bool:
-        """Return whether the checkpoint has weights that were averaged."""
-        return self._callbacks.get(callback.state_key, {}).get("scheduler_state") is not None
+    loop = trainer.fit_loop
+    if not (loop.restarted_mid_epoch or loop.restarted_on_epoch_end):
+        return
+    for callback in trainer.callbacks:
+        averaged = states.get(callback.state_key, {}).get("scheduler_state") is not None
+        if isinstance(callback, StochasticWeightAveraging) and averaged:
+            groups = trainer.optimizers[0].param_groups
+            rates = [group["lr"] for group in groups]
+            callback.on_train_epoch_start(trainer, trainer.lightning_module)
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate  # its new schedule has changed it
+        elif isinstance(callback, GradientAccumulationScheduler):
+            callback.on_train_epoch_start(trainer)
 
 
 def read_flags(trainer: pl.Trainer) -> dict[str, Any]:
@@ -144,8 +75,9 @@ def read_flags(trainer: pl.Trainer) -> dict[str, Any]:
         name: {mode: getattr(layer, mode) for mode in MODES if isinstance(getattr(layer, mode, None), bool)}
         for name, layer in module.named_modules()
     }
+    strategy: Any = trainer.strategy
     if trainer.validating:  # all layers are in eval mode until validation ends
-        for name, training in trainer.fit_loop.epoch_loop.modes.items():
+        for name, training in strategy.modes.items():
             modes.setdefault(name, {})["training"] = training
     return {"requires_grad": {n: p.requires_grad for n, p in module.named_parameters()}, "modes": modes}
 

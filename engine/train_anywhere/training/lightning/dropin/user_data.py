@@ -1,6 +1,6 @@
 """The loaders of a user's module, continued at any batch."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import lightning.pytorch as pl
@@ -9,11 +9,16 @@ from lightning.fabric.utilities.data import sized_len
 from torch.utils.data import DataLoader, IterableDataset
 
 from train_anywhere.data.torch import random_states
+from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.data.torch.user_loader import raised_by_row
 from train_anywhere.errors import DataError, user_error
 from train_anywhere.files.removal import print_once
 from train_anywhere.training.lightning.checkpoint.attributes import of_loader, to_bytes, to_tensor
-from train_anywhere.training.lightning.loop.steps import is_last_batch, takes_iterator
+from train_anywhere.training.lightning.loop.steps import is_last_batch, newest_epoch, takes_iterator
+
+
+def nothing() -> None:
+    """Do nothing."""
 
 
 class Loader:
@@ -22,7 +27,7 @@ class Loader:
     An iterator that user code opens by itself is one of the user's loader: it starts at the first batch.
     """
 
-    def __init__(self, inner: Any, place: "Place | None") -> None:
+    def __init__(self, inner: Any, place: "Place | Opening") -> None:
         vars(self).update(inner=inner, place=place)
 
     @property  # type: ignore[misc]
@@ -37,21 +42,41 @@ class Loader:
         setattr(vars(self)["inner"], name, value)
 
     def __iter__(self) -> Iterator[Any]:
-        place = vars(self)["place"]
-        return read(iter(vars(self)["inner"])) if place is None else place.open()
+        place: Any = vars(self)["place"]
+        return place.open()
 
 
-def wrap(loader: Any, place: "Place | None" = None) -> Any:
+class Opening:
+    """A loader that is read from its first batch on.
+
+    Args:
+        opened: called before the loader is opened.
+        between: called before each batch is read.
+    """
+
+    def __init__(
+        self, loader: Any, opened: Callable[[], None] = nothing, between: Callable[[], None] = nothing
+    ) -> None:
+        self._loader, self._opened, self._between = loader, opened, between
+
+    def open(self) -> Iterator[Any]:
+        """Return the batches."""
+        self._opened()
+        return self._read(iter(self._loader))
+
+    def _read(self, batches: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            self._between()
+            if not (batch := read_batch(batches)):
+                return
+            yield batch[0]
+
+
+def wrap(loader: Any, place: "Place | Opening") -> Any:
     """Return a `Loader`, whose class has the name and the length of the user's."""
     kind = type(loader)
     length = {"__len__": lambda self: len(vars(self)["inner"])} if hasattr(kind, "__len__") else {}
     return type(kind.__name__, (Loader,), {"__module__": kind.__module__, **length})(loader, place)
-
-
-def read(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield the batches of an evaluation."""
-    while batch := read_batch(batches):
-        yield batch[0]
 
 
 def read_batch(batches: Iterator[Any]) -> list[Any]:
@@ -69,14 +94,21 @@ def read_batch(batches: Iterator[Any]) -> list[Any]:
 
 
 class TrainingLoaders:
-    """The user's training loaders that the Trainer has opened, and where they are."""
+    """The user's training loaders that the Trainer has opened, and where they are.
 
-    def __init__(self) -> None:
+    Args:
+        between: called between two steps, before a batch is read. All of a step is over then: hooks, logged values, a validation.
+    """
+
+    def __init__(self, between: Callable[[], None]) -> None:
+        self.between = between
         self.places: list[Place] = []
         self.saved: list[dict[str, Any]] = []
 
     def wrap(self, loader: Any, trainer: pl.Trainer) -> Any:
         """Return the loader that the Trainer reads."""
+        if isinstance(loader, BatchLoader):
+            return wrap(loader, Opening(loader, between=self.between))
         if any(place.is_open for place in self.places):  # these are new loaders
             self.places = []
         self.places.append(Place(loader, trainer, self))
@@ -119,6 +151,7 @@ class Place:
         self.ahead: list[Any] | None = None
         # batches of this iterator, and of the epoch: CombinedLoader may open a short loader again
         self.served = self.total = 0
+        self._batches: Iterator[Any] | None = None
 
     def start_at(self, saved: dict[str, Any], epoch: int, batches: int) -> None:
         """Continue at a batch of an epoch, from the next time that the loader is opened."""
@@ -146,7 +179,7 @@ class Place:
         stateful = hasattr(self.loader, "state_dict") and hasattr(self.loader, "load_state_dict")
         return {
             "over": False,
-            "epoch": self.trainer.current_epoch,
+            "epoch": newest_epoch(self.trainer),
             "again": self.total > self.served,
             "opened": self.opened,
             "first": self.first,
@@ -165,10 +198,10 @@ class Place:
         if self.trainer.fit_loop.batch_idx < 0:
             self.total = 0
         self.is_open, self.served = True, 0
+        if saved and saved.get("over") and saved["epoch"] == self.trainer.current_epoch:
+            self._batches = None
+            return self._read_late(saved)
         if saved is None or saved.get("over"):
-            # the loader is opened before the counters are restored, too
-            if saved and saved["epoch"] == self.trainer.current_epoch:
-                self._set_attributes(saved["attributes"])
             self.opened = self._capture()
             return self._read(iter(loader), saved)
         with random_states.preserve():
@@ -180,6 +213,20 @@ class Place:
             # rows of one loader may draw numbers before another one draws its order
             skipping = Skipping(loader, len(self.loaders.places) == 1 and not saved["ahead"])
             return self._read(skipping.open(loader), saved, skipping)
+
+    def _open_late(self) -> None:
+        if self._batches is None:
+            assert self.saved
+            self._set_attributes(self.saved["attributes"])
+            self.opened = self._capture()
+            self._batches = iter(self.loader)
+
+    def _read_late(self, saved: dict[str, Any]) -> Iterator[Any]:
+        """Open the loaders of the epoch with which a run resumes when the first is read: all start hooks are over then."""
+        for place in self.loaders.places:
+            place._open_late()
+        assert self._batches is not None
+        yield from self._read(self._batches, saved)
 
     def _end(self) -> Iterator[Any]:
         """Yield nothing, once: CombinedLoader then opens a loader again that had ended before in this epoch."""
@@ -203,6 +250,7 @@ class Place:
             and not takes_iterator(self.trainer)
         )
         while True:
+            self.loaders.between()
             if self.loaders.reads_ahead:
                 self.ahead = [random_states.pack(random_states.get_states()), None]
             found = read_batch(batches)

@@ -13,7 +13,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from train_anywhere.files.removal import print_once
-from train_anywhere.training.lightning.loop.epoch_loop import overrides
+from train_anywhere.training.lightning.dropin.user_code import overrides
 
 TRAINING = "training_weights"
 """Checkpoint key of the entries of Lightning's `state_dict` that differ from the validated weights, for a resume."""

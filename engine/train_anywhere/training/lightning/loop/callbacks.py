@@ -16,21 +16,36 @@ from train_anywhere.runs.metrics_csv import CsvLog, prefix_reserved_names
 from train_anywhere.training.early_stopping import monitored_value
 from train_anywhere.training.lightning.loop.agreement import Agreement
 from train_anywhere.training.lightning.loop.clock import Clock
-from train_anywhere.training.lightning.loop.steps import accumulates, is_last_batch
+from train_anywhere.training.lightning.loop.over_ranks import OverRanks
+from train_anywhere.training.lightning.loop.steps import accumulates, is_last_batch, newest_epoch
+from train_anywhere.training.lightning.private import validation_follows
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.reporting.progress import Progress
 
 
 class MetricsCallback(pl.Callback):
-    """Callback that collects, writes and shows the metrics, which the `Connector` receives.
+    """Callback that collects, writes and shows the metrics.
+
+    Args:
+        over_ranks: reduces values over the ranks; None on one rank.
 
     Attributes:
         epoch_metrics: metrics at the end of the current epoch: of its last steps, and of the validation if any.
+        mid_epoch: whether the newest validation is one after which the epoch continues.
     """
 
     _validated = False
+    mid_epoch = False
 
-    def __init__(self, config: Config, plan: Plan, progress: Progress, agreement: Agreement) -> None:
+    def __init__(
+        self,
+        config: Config,
+        plan: Plan,
+        progress: Progress,
+        agreement: Agreement,
+        over_ranks: OverRanks | None = None,
+    ) -> None:
+        self.over_ranks = over_ranks
         self.config, self.plan, self.progress, self.agreement = config, plan, progress, agreement
         self.heartbeat, self.clock = progress.heartbeat, Clock(progress.heartbeat)
         self.metrics: dict[str, float] = {}
@@ -38,6 +53,10 @@ class MetricsCallback(pl.Callback):
         self._csv: CsvLog | None = None
         self._lr: Any = None
         self._unlogged: dict[str, float] = {}
+        # values of callback_metrics before this evaluation, before this epoch, and the names of a checkpoint's old ones
+        self._before: dict[str, Any] = {}
+        self._known: dict[str, Any] = {}
+        self._old: list[str] = []
         self._epoch_ending = self._even = False
 
     def resume(self, metrics: dict[str, float]) -> None:
@@ -56,14 +75,21 @@ class MetricsCallback(pl.Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Save the last learning rate, for an epoch that resumes with its validation."""
+        """Save the last learning rate, for an epoch that resumes with its validation, and which metrics are older than this epoch."""
         checkpoint["lr"] = None if self._lr is None else float(self._lr)
+        checkpoint["old_metrics"] = [*trainer.callback_metrics.keys() - self._changed(trainer, self._known)]
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Restore the last learning rate."""
-        self._lr = checkpoint.get("lr")
+        """Restore what `on_save_checkpoint` has saved."""
+        self._lr, self._old = checkpoint.get("lr"), checkpoint.get("old_metrics", [])
+
+    def training_started(self, trainer: pl.Trainer) -> None:
+        """Tell metrics of this epoch from older ones that a checkpoint has restored."""
+        self._known = {
+            name: trainer.callback_metrics[name] for name in self._old if name in trainer.callback_metrics
+        }
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the first epoch."""
@@ -90,6 +116,10 @@ class MetricsCallback(pl.Callback):
     ) -> None:
         """Count a batch, and the optimizer step that it may complete."""
         stepped = not accumulates(trainer)
+        if self.over_ranks:
+            self.over_ranks.count_rows(batch)
+            if batch_idx == 0:
+                self.over_ranks.compare_names()
         fresh = self._step_end(trainer, pl_module, batch_idx) if stepped else None
         loss = partial(_loss_of, outputs)
         self.progress.add_batches(trainer.current_epoch, batch_idx, fresh, loss=loss)
@@ -117,8 +147,7 @@ class MetricsCallback(pl.Callback):
 
     def _ends_part(self, trainer: pl.Trainer) -> bool:
         """Return whether a step is the last one before a validation, or of the epoch or run."""
-        loop: Any = trainer.fit_loop.epoch_loop
-        return trainer.should_stop or is_last_batch(trainer) or loop.validation_follows()
+        return trainer.should_stop or is_last_batch(trainer) or validation_follows(trainer)
 
     def _learning_rate(self) -> dict[str, float]:
         """Return the learning rate used by the last step."""
@@ -135,6 +164,10 @@ class MetricsCallback(pl.Callback):
     ) -> None:
         """Let the ranks agree to stop as often as in training, because a validation may be long, if all have the same batches."""
         self.heartbeat.evaluated_batch()
+        if self.over_ranks:
+            self.over_ranks.count_rows(batch)
+            if self._even and (batch_idx, *_) in ((0,), (0, 0)):
+                self.over_ranks.compare_names()
         if self._even and (batch_idx + 1) % self.config.trainer.log_every_n_steps == 0:
             self.agreement.reduce(trainer, pl_module.device)
         self.agreement.check(trainer)
@@ -143,13 +176,21 @@ class MetricsCallback(pl.Callback):
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Report the start of a validation."""
-        trainer._logger_connector.collected = {}
+        # to read them before the first step of a run changes them
+        self._before = dict(trainer.callback_metrics) if self._is_within_fit(trainer) else {}
         self.heartbeat.enter("validation")
         self._compare_batches(trainer)
 
+    def before_validation(self, trainer: pl.Trainer) -> None:
+        """Note whether the epoch continues after a validation."""
+        self.mid_epoch = not (is_last_batch(trainer) or trainer.should_stop)
+
+    def _is_within_fit(self, trainer: pl.Trainer) -> bool:
+        return trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+
     def _compare_batches(self, trainer: pl.Trainer) -> None:
         """Compare the numbers of batches of an evaluation over the ranks: those of streams may differ."""
-        if trainer.world_size > 1:
+        if self.over_ranks:
             counts: Any = trainer.num_test_batches if trainer.testing else trainer.num_val_batches
             own = trainer.global_rank + 0.5 if math.inf in counts else float(hash(tuple(counts)) % 2**20)
             numbers = torch.tensor([own, -own], device=trainer.strategy.root_device)
@@ -164,18 +205,24 @@ class MetricsCallback(pl.Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Collect the values that a module has logged during validation."""
-        self._collect(trainer)
+        self._collect(trainer, self._before)
         self.heartbeat.enter("step", "data")
         self.clock.batch_over()
 
     def on_sanity_check_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget the metrics of the validation batches before training."""
         self.metrics, self.epoch_metrics, self._unlogged, self._validated = {}, {}, {}, False
-        trainer._logger_connector.collected = {}
+        self._known = {}
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write one row for the end of the epoch."""
+        self.collect_epoch(trainer)
+        if trainer.state.fn == TrainerFn.FITTING:
+            trainer.note_skipped_batches()
+        self.validation_over(trainer, pl_module)
+
+    def validation_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write one row for the end of the epoch, or for a validation within it."""
-        self._collect(trainer)
         self.epoch_metrics = self._learning_rate() | self.epoch_metrics
         for name, value in self._unlogged.items():
             if not {name, f"{name}_step", f"{name}_epoch"} & self.epoch_metrics.keys():
@@ -183,25 +230,20 @@ class MetricsCallback(pl.Callback):
         self.metrics |= self.epoch_metrics
         self._write(trainer, self.epoch_metrics)
         fitting = trainer.state.fn == TrainerFn.FITTING
-        if fitting:
-            trainer.note_skipped_batches()
-        epoch = min(trainer.current_epoch, self.plan.max_epochs - 1)
         batch = trainer.fit_loop.batch_idx if fitting else None
-        self.progress.end_epoch(epoch, self.epoch_metrics, batch)
+        self.progress.end_epoch(newest_epoch(trainer), self.epoch_metrics, batch)
         self.agreement.observers.after_validation(trainer.steps_done, self.epoch_metrics)
         self._epoch_ending = False
 
-    validation_over = epoch_over
-
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the metrics of the test."""
-        self._collect(trainer)
+        self._collect(trainer, self._before)
         self.metrics |= self._unlogged
         self._write(trainer, dict(self._unlogged))
 
     def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget values from before the test."""
-        self._unlogged, trainer._logger_connector.collected = {}, {}
+        self._unlogged, self._before = {}, {}
         self._compare_batches(trainer)
 
     def monitored_metrics(self, key: str, monitor: str) -> dict[str, float]:
@@ -213,19 +255,46 @@ class MetricsCallback(pl.Callback):
             monitored_value(self.metrics | known, monitor, key)
         return known
 
-    def _collect(self, trainer: pl.Trainer) -> None:
-        """Collect values that were logged in this loop but not passed to the loggers."""
-        collected = prefix_reserved_names(trainer._logger_connector.collected, trainer.is_global_zero)
-        self._unlogged |= {name: float(value) for name, value in collected.items()}
+    def collect_epoch(self, trainer: pl.Trainer) -> None:
+        """Collect the values of this epoch."""
+        self._collect(trainer, self._known)
+        self._known = dict(trainer.callback_metrics)
+
+    def _changed(self, trainer: pl.Trainer, before: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the metrics that are not those of `before`: each new value is in a new tensor."""
+        found = trainer.callback_metrics.items()
+        return {
+            name: value
+            for name, value in found
+            if name not in before or value.data_ptr() != before[name].data_ptr()
+        }
+
+    def _collect(self, trainer: pl.Trainer, before: Mapping[str, Any]) -> None:
+        """Collect values that are newer than `before`, also those that are not passed to the loggers."""
+        fresh = self._changed(trainer, before)
+        self._known |= fresh
+        values = {
+            name: float(value)
+            for name, value in fresh.items()
+            if name.removesuffix("_step") + "_epoch" not in fresh
+        }
+        if self.over_ranks:
+            values = self.over_ranks.reduce(values)
+        values = prefix_reserved_names(values, trainer.is_global_zero)
+        self._unlogged |= values
+        self.epoch_metrics |= {name: values[name] for name in values.keys() & self.epoch_metrics.keys()}
 
     def receive(self, trainer_logs: bool, trainer: pl.Trainer, values: Mapping[str, float]) -> None:
         """Handle values that Lightning or a callback passes to the loggers."""
+        values = prefix_reserved_names(values, trainer.is_global_zero)
         if not trainer_logs:
             if self._csv:
                 self._csv.add(values)  # such as those of LearningRateMonitor
         elif trainer.validating or self._epoch_ending:
             self.epoch_metrics |= values
-        elif trainer.training:
+        elif trainer.training and values:
+            if self.over_ranks:
+                values = self.over_ranks.reduce(values)
             fresh = {**values, **self._learning_rate()}
             self.metrics |= values
             self.progress.display.metrics.update(fresh)
@@ -234,9 +303,8 @@ class MetricsCallback(pl.Callback):
             self.agreement.observers.after_step(Step(trainer.steps_done, trainer.current_epoch, batch, fresh))
 
     def _write(self, trainer: pl.Trainer, metrics: dict[str, float]) -> None:
-        epoch = trainer.current_epoch + (trainer.state.fn == TrainerFn.FITTING)
         if self._csv:
-            self._csv.write(trainer.steps_done, epoch, metrics)
+            self._csv.write(trainer.steps_done, newest_epoch(trainer) + 1, metrics)
 
 
 def _loss_of(outputs: Any) -> float:

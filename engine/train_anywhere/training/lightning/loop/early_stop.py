@@ -21,12 +21,14 @@ class EarlyStop(pl.Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Compare a validation within an epoch with the best one."""
-        if trainer.fit_loop.epoch_loop.mid_epoch:
+        if self.metrics.mid_epoch and not trainer.sanity_checking:
             self._compare_metrics(trainer, trainer.current_epoch)
 
-    def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Compare the epoch with the best one, if it was validated and not compared yet."""
-        self._compare_metrics(trainer, trainer.current_epoch + 1)
+    def compare_epoch(self, trainer: pl.Trainer) -> None:
+        """Compare the epoch with the best one after its hooks, if it was validated and not compared yet."""
+        if self.rule.patience is not None:
+            self.metrics.collect_epoch(trainer)
+            self._compare_metrics(trainer, trainer.current_epoch + 1)
 
     def _compare_metrics(self, trainer: pl.Trainer, epochs: int) -> None:
         """Compare the newest metrics with the best ones, after so many complete `epochs`."""

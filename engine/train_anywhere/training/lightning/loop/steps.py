@@ -13,6 +13,11 @@ def is_last_batch(trainer: pl.Trainer) -> bool:
     return batches.current.ready == trainer.num_training_batches or batches.is_last_batch
 
 
+def newest_epoch(trainer: pl.Trainer) -> int:
+    """Return the newest epoch that has started, from 0. In its last hooks the Trainer's `current_epoch` is the next one."""
+    return trainer.fit_loop.epoch_progress.current.started - 1
+
+
 def accumulates(trainer: pl.Trainer) -> bool:
     """Return whether the gradients of the newest batch wait for those of further batches."""
     if trainer.fit_loop.epoch_loop.batch_progress.current.ready % trainer.accumulate_grad_batches == 0:

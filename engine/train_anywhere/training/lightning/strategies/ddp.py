@@ -163,6 +163,7 @@ class OneDevicePerRank(StrategyHooks, DDPStrategy):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Raise ConfigError for a parameter that became trainable within an epoch."""
+        super().on_train_batch_start(batch, batch_idx)
         if (
             self._frozen
             and self.world_size > 1
@@ -209,7 +210,9 @@ class OneDevicePerRank(StrategyHooks, DDPStrategy):
             super().barrier(name)
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Reduce like Lightning, but a sum without its extra barrier."""
+        """Reduce like Lightning, but a sum without its extra barrier, and a mean of integers (such as numbers of rows) is no integer."""
+        if reduce_op in ("mean", "avg") and isinstance(tensor, Tensor) and not tensor.is_floating_point():
+            tensor = tensor.float()
         if reduce_op != "sum" or not isinstance(tensor, Tensor) or not distributed.is_initialized():
             return super().reduce(tensor, group, reduce_op)
         distributed.all_reduce(tensor, group=group)

@@ -236,6 +236,7 @@ class FullyShardedStrategy(OneDevicePerRank):
 
     def on_validation_end(self) -> None:
         """Split again what the last forward pass has gathered, for hooks on the weights."""
+        super().on_validation_end()
         if isinstance(self.network, FSDPModule):
             self.network.reshard()
 

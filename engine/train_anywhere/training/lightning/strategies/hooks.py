@@ -17,18 +17,24 @@ from torch.utils.data import BatchSampler, DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
-from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.errors import CheckpointError, listed, user_error, was_interrupted
 from train_anywhere.files.copy_files import refuse_compressed
 from train_anywhere.files.removal import print_once
 from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
-from train_anywhere.training.lightning.dropin.trainable import KEY, set_flags, trainable_state
-from train_anywhere.training.lightning.dropin.user_data import TrainingLoaders, wrap
+from train_anywhere.training.lightning.dropin.trainable import (
+    KEY,
+    check_trainable,
+    restore_groups,
+    set_flags,
+    trainable_state,
+)
+from train_anywhere.training.lightning.dropin.user_data import Opening, TrainingLoaders, wrap
 from train_anywhere.training.lightning.dropin.validated_weights import (
     ValidatedWeights,
     with_training_weights,
     with_validated_weights,
 )
+from train_anywhere.training.lightning.loop.steps import takes_iterator
 from train_anywhere.training.lightning.workers import protect_workers
 
 Probe = Callable[[dict[str, Any]], Any]
@@ -50,6 +56,8 @@ class StrategyHooks:
     Attributes:
         loaded: the checkpoint that training resumes from, until it has started.
         training_loaders: where the training loaders of a user are.
+        steps_read: whether a training step reads the batches itself.
+        modes: whether each layer was in training mode before the validation that is running.
     """
 
     saves_on_all_ranks = False
@@ -60,8 +68,10 @@ class StrategyHooks:
         self.completes, self.loaded = completes, dict[str, Any]()
         self._late, self._names = dict[str, Any](), set[str]()
         self._trainable: dict[str, Any] = {}
+        self._checked = -1
         self._handlers: dict[int, Any] = {}
-        self.launcher, self.training_loaders = Launcher(), TrainingLoaders()
+        self.launcher, self.training_loaders = Launcher(), TrainingLoaders(self._between_steps)
+        self.modes, self.steps_read = dict[str, bool](), False
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
@@ -74,7 +84,7 @@ class StrategyHooks:
         own: Any = self
         protect_workers(dataloader, own.global_rank)
         loader, trainer = super().process_dataloader(dataloader), own.lightning_module.trainer  # type: ignore[misc]
-        if trainer.predicting or isinstance(loader, BatchLoader):
+        if trainer.predicting:
             return loader
         if trainer.training:
             return self.training_loaders.wrap(loader, trainer)
@@ -83,19 +93,49 @@ class StrategyHooks:
             loader = copy.copy(loader)  # a new one would need the arguments of the user's class
             batches = SharedBatches(sampler, size, loader.drop_last, own.global_rank, ranks)
             vars(loader).update(batch_sampler=batches)
-        return wrap(loader)
+        return wrap(loader, Opening(loader, opened=self._open_evaluation))
+
+    def _open_evaluation(self) -> None:
+        """Call `before_validation` of callbacks, when the first loader of a validation within `fit` is opened."""
+        own: Any = self
+        trainer = own.lightning_module.trainer
+        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking and not self.modes:
+            self.modes = {name: layer.training for name, layer in own.lightning_module.named_modules()}
+            self._call("before_validation")
+
+    def on_validation_end(self) -> None:
+        """Forget the modes of the layers before the validation."""
+        super().on_validation_end()  # type: ignore[misc]
+        self.modes = {}
+
+    def _between_steps(self) -> None:
+        if not self.steps_read:
+            self._call("between_steps")
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        """Call a method of the callbacks that have it."""
+        own: Any = self
+        trainer = own.lightning_module.trainer
+        for callback in trainer.callbacks:
+            if hasattr(callback, name):
+                getattr(callback, name)(trainer, *arguments)
 
     def on_train_start(self) -> None:
         """Restore flags and random states, after all start hooks of callbacks and module."""
         own: Any = self
         super().on_train_start()  # type: ignore[misc]
-        trainer = own.lightning_module.trainer
         self._load_late()
-        for callback in trainer.callbacks:
-            if hasattr(callback, "training_started"):
-                callback.training_started(trainer)
+        self.steps_read = takes_iterator(own.lightning_module.trainer)
+        self._call("training_started")
         set_flags(own.lightning_module, self._trainable)
-        self._trainable = {}
+        self._trainable, self._checked = {}, -1
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Check the trainable state after the start hooks of an epoch."""
+        own: Any = self
+        if self._checked != own.lightning_module.current_epoch:
+            self._checked = own.lightning_module.current_epoch
+            check_trainable(own.lightning_module.trainer)
 
     def barrier(self, name: str | None = None) -> None:
         """Wait for all ranks."""
@@ -105,7 +145,9 @@ class StrategyHooks:
     @contextmanager
     def keep_handlers(self, name: str | None) -> Iterator[None]:
         """Keep the signal handlers, which Lightning replaces between two barriers. None runs in between."""
-        if name == RUNS:
+        if name == RESTORED:
+            self._resume()
+        elif name == RUNS:
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handlers)
@@ -123,6 +165,8 @@ class StrategyHooks:
         trainer = own.lightning_module.trainer
         checkpoint[KEY] = trainable_state(trainer)
         self._report_late(checkpoint["state_dict"])
+        if "loops" in checkpoint:  # each rank has its own loaders, see `RankState`
+            checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
         found = (c.validated for c in trainer.callbacks if isinstance(c, ValidatedWeights))
         checkpoint = with_validated_weights(checkpoint, next(found, {}))
         if callable(storage_options):
@@ -198,8 +242,10 @@ class StrategyHooks:
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Load the state of the optimizers. Raises CheckpointError if it does not fit."""
         own: Any = self
-        groups = [[*optimizer.param_groups] for optimizer in own.optimizers]
         with as_checkpoint_error(own.lightning_module.trainer.ckpt_path):
+            set_flags(own.lightning_module, checkpoint.get(KEY, {}))
+            restore_groups(own.lightning_module, own.optimizers, checkpoint.get(KEY, {}))
+            groups = [[*optimizer.param_groups] for optimizer in own.optimizers]
             super().load_optimizer_state_dict(checkpoint)  # type: ignore[misc]
         for optimizer, before in zip(own.optimizers, groups, strict=True):
             # an optimizer around another one shares its groups, and torch replaces them
@@ -208,13 +254,15 @@ class StrategyHooks:
                 old.update(new)
             optimizer.param_groups[: len(before)] = before
 
-    def take_loaded(self, loops: dict[str, Any]) -> dict[str, Any]:
-        """Return the checkpoint with this state of the loops, once. Empty if the state is that of another object."""
-        if not self.loaded or self.loaded["loops"]["fit_loop"] is not loops:
-            return {}
+    def _resume(self) -> None:
+        """Resume at the position of the loaded checkpoint, if any."""
+        own: Any = self
         loaded, self.loaded = self.loaded, {}
-        self._trainable = loaded.get(KEY, {})
-        return loaded
+        if loaded:
+            trainer, self._trainable = own.lightning_module.trainer, loaded.get(KEY, {})
+            with as_checkpoint_error(trainer.ckpt_path):
+                set_flags(own.lightning_module, self._trainable)
+                self._call("resume_training", loaded)
 
 
 def shares_rows(loader: Any, ranks: int) -> bool:

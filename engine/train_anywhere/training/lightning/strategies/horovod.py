@@ -223,6 +223,7 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Raise ConfigError for a parameter that became trainable within an epoch."""
+        super().on_train_batch_start(batch, batch_idx)
         if self.exchange and (names := [n for p, n in self.exchange.frozen.items() if p.requires_grad]):
             raise late_unfreeze_error(names, self.lightning_module, batch_idx)
 
@@ -262,7 +263,7 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
             return hvd.broadcast_object(obj, src, name="broadcast")
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Return the mean (integers: rounded down), sum, max, min or product over ranks."""
+        """Return the mean (of integers a float), sum, max, min or product over ranks."""
         if not isinstance(tensor, Tensor) or self.world_size == 1:
             return tensor
         refuse_group(group)
@@ -274,8 +275,8 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
         with self._collective():
             reduced = hvd.allreduce(to_summable(tensor), name=f"reduce.{op[0]}", op=OPERATIONS[op[0]])
         if op[0] in ("mean", "avg"):
-            rounding = None if reduced.is_floating_point() else "floor"
-            reduced = torch.div(reduced, self.world_size, rounding_mode=rounding)
+            reduced = reduced / self.world_size
+            return reduced.to(tensor.dtype) if tensor.is_floating_point() else reduced
         return reduced.to(tensor.dtype)
 
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:

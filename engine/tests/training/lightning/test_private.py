@@ -1,0 +1,93 @@
+"""A Lightning without one of the private names costs one feature, and not the run."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from train_anywhere.config.command.command_line import to_hydra_overrides
+from train_anywhere.config.schema import Config
+from train_anywhere.files.removal import print_once
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.training.lightning import private
+from train_anywhere.training.lightning.dropin.user_code import overrides
+
+from . import step_strangers, strangers
+from .conftest import Fit
+
+MakeRun = Callable[..., tuple[Config, RunDir]]
+NAMES = (
+    "_results",
+    "_logger_connector",
+    "_first_loop_iter",
+    "_should_check_val_fx",
+    "_data_fetcher",
+    "_broadcast_sigterm_tensor",
+    "_evaluation_step",
+)
+RUN = (
+    "model=mlp",
+    "data=digits",
+    "data.batch_size=96",
+    "trainer.limit_train_batches=6",
+    "trainer.max_epochs=2",
+    "monitor.progress=none",
+    "trainer.log_every_n_steps=3",
+    "trainer.accelerator=cpu",
+)
+
+
+def take_away(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the module of private names look for another name, which Lightning does not have."""
+    source = Path(str(private.__file__)).read_text()
+    changed: dict[str, Any] = {"__name__": private.__name__}
+    exec(re.sub(rf"(?<=\.){name}\b", f"{name}_gone", source), changed)
+    for key, function in vars(private).items():
+        if getattr(function, "__module__", None) == private.__name__ and not hasattr(function, "__wrapped__"):
+            monkeypatch.setattr(function, "__code__", changed[key].__code__)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_needs_no_private_name(
+    name: str,
+    make_run: MakeRun,
+    fit: Fit,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    take_away(name, monkeypatch)
+    print_once.cache_clear()
+    config, run = make_run(*to_hydra_overrides([*RUN]))
+    assert fit(config, run, train=4).state == "preempted"
+    done = fit(config, run)
+    assert (done.state, done.step) == ("completed", 12)
+    assert re.search(rf"lightning \S+: .*{name}_gone", capsys.readouterr().err)
+
+
+def test_all_private_names_stand_in_one_module() -> None:
+    source = Path(str(private.__file__)).read_text()
+    assert {*re.findall(r"(?<=\.)_[a-z]\w+", source)} == {*NAMES}
+
+
+def test_hooks_are_found_on_classes_and_objects() -> None:
+    plain = strangers.Plain()
+    assert not overrides(plain, "on_train_batch_end")
+    plain.on_train_batch_end = lambda *arguments: None  # type: ignore[method-assign]
+    assert overrides(plain, "on_train_batch_end")
+    assert overrides(step_strangers.Listening(), "on_before_backward")
+
+
+def test_the_loop_s_part_of_a_checkpoint_is_lightning_s(make_run: MakeRun, fit: Fit) -> None:
+    config, run = make_run(*to_hydra_overrides([*RUN]))
+    fit(config, run)
+    newest = run.checkpoints / (run.checkpoints / "newest").read_text().strip()
+    loops = torch.load(newest / "model.ckpt", weights_only=True)["loops"]["fit_loop"]
+    batches = loops["epoch_loop.batch_progress"]["total"]
+    assert batches == {"ready": 12, "completed": 12, "started": 12, "processed": 12}
+    assert loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]["total"] == {
+        "ready": 12,
+        "completed": 12,
+    }

@@ -1,0 +1,71 @@
+"""The private names of Lightning that the engine uses. Without one of them a feature is off, and a line says so."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import lightning
+import lightning.pytorch as pl
+
+from train_anywhere.files.removal import print_once
+
+
+@contextmanager
+def _feature(off: str) -> Iterator[None]:
+    """Print what is off if the block uses a name that this version of Lightning does not have."""
+    try:
+        yield
+    except AttributeError as error:
+        print_once(f"lightning {lightning.__version__}: {off} ({error}).")
+
+
+def logged_values(trainer: pl.Trainer) -> dict[str, Any]:
+    """Return what `self.log` has collected in this epoch of training."""
+    with _feature("metrics of an interrupted epoch start anew"):
+        return trainer.fit_loop.epoch_loop._results
+    return {}
+
+
+def continue_logging(trainer: pl.Trainer, batches: int) -> None:
+    """Let Lightning add to the values of the `batches` before in this epoch, instead of starting with those of the next one."""
+    with _feature("metrics of an interrupted epoch start anew"):
+        connector = trainer._logger_connector
+        connector.reset_results()
+        if batches and connector._first_loop_iter is None:
+            connector._first_loop_iter = batches == 1
+
+
+def validation_follows(trainer: pl.Trainer) -> bool:
+    """Return whether Lightning validates after the batch just trained."""
+    with _feature("the step before a validation is logged only if it is due"):
+        loop = trainer.fit_loop
+        return loop._data_fetcher is not None and loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
+    return False
+
+
+def wrap_evaluation_step(loop: Any, wrap: Callable[[Any], Any]) -> None:
+    """Replace the function that calls the hooks of an evaluation's batch."""
+    with _feature("a StopIteration of user code ends an evaluation"):
+        loop._evaluation_step = wrap(loop._evaluation_step)
+
+
+def reopen_loaders(trainer: pl.Trainer) -> None:
+    """Open the training loaders again, at the position that they have now."""
+    with _feature("a resumed epoch reads its rows from the first one"):
+        iter(trainer.fit_loop._data_fetcher)  # type: ignore[arg-type]
+
+
+def skip_signal_exchange(trainer: pl.Trainer) -> None:
+    """Leave out the exchange of signals in each step: the ranks agree to stop when they reduce their metrics."""
+    with _feature("each step exchanges signals between the ranks"):
+        assert trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor
+        trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+
+
+@contextmanager
+def without_max_steps(trainer: pl.Trainer) -> Iterator[None]:
+    """Let Lightning count epochs: with `max_steps` it takes any loop for one that restarts in the middle of an epoch."""
+    loop = trainer.fit_loop.epoch_loop
+    most, loop.max_steps = loop.max_steps, -1
+    yield
+    loop.max_steps = most
