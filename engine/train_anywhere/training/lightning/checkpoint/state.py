@@ -15,6 +15,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckpoint, folder_name
 from train_anywhere.data.torch import random_states
+from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.files.copy_files import print_line
 from train_anywhere.files.removal import print_once
@@ -40,6 +41,7 @@ from train_anywhere.training.lightning.loop.steps import (
     is_last_batch,
     newest_epoch,
     steps_are_over,
+    training_loaders,
 )
 from train_anywhere.training.lightning.private import (
     logged_values,
@@ -120,6 +122,8 @@ class CheckpointCallback(pl.Callback):
         waits = bool(checkpoint.get("validation_pending"))
         waits_last = waits and checkpoint["last_batch"]
         ranks, epochs = len(checkpoint["rank_states"]) / trainer.world_size, trainer.fit_loop.max_epochs
+        if all(isinstance(loader, BatchLoader) for loader in training_loaders(trainer)):
+            ranks = 1.0  # its batches are the same on any number of ranks
         self.start = resume_position(saved, self.plan, epochs or 0, ranks, waits_last)
         self.ended = checkpoint.get("ended") == self.plan.total_steps
         if self.ended and not (waits or checkpoint.get("continues")) and self.start[1]:
