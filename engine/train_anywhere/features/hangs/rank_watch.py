@@ -16,7 +16,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import hosts_by_rank
 from train_anywhere.features.hangs import stacks
 from train_anywhere.features.hangs.hangs import StartupWatch
-from train_anywhere.features.hangs.supervisor import FILE, HangWatch, print_line
+from train_anywhere.features.hangs.supervisor import FILE, HangDetector, print_line
 from train_anywhere.files.atomic import read_json
 from train_anywhere.monitor import live
 from train_anywhere.monitor.live import write
@@ -49,14 +49,14 @@ class Watch:
         nodes = len(set(expected.values()))
         self.run, self.node = run, NodeRanks(run, host)
         self.interval = max(min(10.0, max(self.every_seconds, bound / WRITES_PER_HANG)), nodes / WRITES_PER_S)
-        self.supervisor: HangWatch | None = None
+        self.supervisor: HangDetector | None = None
         if not expected or short(expected[0]) == short(host):
             startup = StartupWatch(expected, unwatched=unwatched_ranks(expected, host, environ))
             end = monitor.hang == "requeue"
             job = environ.get("SLURM_JOB_ID")
             requeue = config.cluster.requeue and job not in (None, environ.get(ALLOCATION))
             restart = config.cluster.retries > 0 and running_job(environ) is not None
-            self.supervisor = HangWatch(
+            self.supervisor = HangDetector(
                 self.node, startup, bound, self.interval, end, requeue, restart, environ
             )
         self._start = start_of_job(environ)

@@ -137,7 +137,7 @@ STACKS_S = 4.0
 """Seconds for another node to write its stack traces, once it has read of the hang."""
 
 
-class HangWatch:
+class HangDetector:
     """Detects missing, slow and hanging ranks, and decides what the nodes do about a hang.
 
     Args:
