@@ -1,5 +1,6 @@
 """What a walk over attributes knows about torch and Lightning."""
 
+import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,6 +26,10 @@ OWN = {
 OWN_OPTIMIZER = {*vars(torch.optim.SGD([nn.Parameter(torch.zeros(1))]))}
 
 
+FEW = 1024
+"""Number of values of a tensor that are compared. A change that torch counts is always found."""
+
+
 class Torch(Framework):
     """Torch and Lightning.
 
@@ -44,8 +49,15 @@ class Torch(Framework):
         return issubclass(kind, Tensor)
 
     def version(self, array: Tensor) -> Any:
-        """Return the number of changes in place, which torch counts. None for a tensor of inference mode."""
-        return None if array.is_inference() else array._version
+        """Return the number of changes in place and some of the values: torch does not count changes of `.data`.
+
+        None for a tensor of inference mode.
+        """
+        if array.is_inference() or array.is_meta or array.layout != torch.strided:
+            return None
+        values = array.detach().reshape(-1)
+        few = values[:: values.numel() // FEW + 1].cpu().contiguous()
+        return array._version, zlib.crc32(few.view(torch.uint8).numpy().tobytes())
 
     def read(self, array: Tensor) -> np.ndarray | None:
         """Return the values of a tensor on the host, as bytes if numpy lacks its type. None without values."""
