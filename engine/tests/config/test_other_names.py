@@ -14,29 +14,18 @@ from train_anywhere.config.strict import unknown_key
 from train_anywhere.errors import ConfigError
 
 MEANT = {
-    "gpus": ["trainer.devices"],
-    "trainer.gpus": ["trainer.devices"],
-    "cluster.ntasks-per-node": ["trainer.devices"],
-    "nodes": ["trainer.nodes"],
-    "cluster.nodes": ["trainer.nodes"],
-    "trainer.epochs": ["trainer.max_epochs"],
-    "time": ["cluster.time"],
-    "sbatch.time": ["cluster.time"],
-    "Account": ["cluster.account"],
-    "lr": ["optimizer.lr"],
-    "trainer.batch_size": ["data.batch_size"],
-    "trainer.dry_run": ["dry_run"],
+    "gpus": ["trainer.devices"], "trainer.gpus": ["trainer.devices"],
+    "cluster.ntasks-per-node": ["trainer.devices"], "nodes": ["trainer.nodes"],
+    "cluster.nodes": ["trainer.nodes"], "trainer.epochs": ["trainer.max_epochs"], "time": ["cluster.time"],
+    "sbatch.time": ["cluster.time"], "Account": ["cluster.account"], "lr": ["optimizer.lr"],
+    "trainer.batch_size": ["data.batch_size"], "trainer.dry_run": ["dry_run"],
     "mode": ["trainer.early_stopping.mode", "checkpoint.mode"],
     "trainer.steps_per_epoch": ["trainer.limit_train_batches"],
     "validation_freq": ["trainer.check_val_every_n_epoch"],
-    "cluster.slurm_partition": ["cluster.partition"],
-    "model.scheduler": ["schedule"],
-    "trainer.optimizer": ["optimizer"],
-    "batch size": ["data.batch_size"],
-    "trainer.name": [],
-    "nonsense": [],
-    "cluster.site.nodes[0].gpu": [],
-}
+    "cluster.slurm_partition": ["cluster.partition"], "model.scheduler": ["schedule"],
+    "trainer.optimizer": ["optimizer"], "batch size": ["data.batch_size"], "trainer.name": [],
+    "nonsense": [], "cluster.site.nodes[0].gpu": [],
+}  # fmt: skip
 
 
 @pytest.fixture(scope="session")

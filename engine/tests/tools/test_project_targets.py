@@ -29,20 +29,11 @@ ELSEWHERE = {
 """Targets that other tests run, or why none does."""
 
 RUN = {
-    "help": "make train",
-    "setup": "",
-    "new-task": "Edit these files",
-    "train": "Run folder:",
-    "status": "completed",
-    "logs": "epoch 1/1",
-    "cancel": "",
-    "resubmit": "",
-    "lint": "All checks passed!",
-    "format": "unchanged",
-    "horovod": "[horovod] ",
-    "lock": "requirements/locks/common.txt",
+    "help": "make train", "setup": "", "new-task": "Edit these files", "train": "Run folder:",
+    "status": "completed", "logs": "epoch 1/1", "cancel": "", "resubmit": "", "lint": "All checks passed!",
+    "format": "unchanged", "horovod": "[horovod] ", "lock": "requirements/locks/common.txt",
     "attach": "engine/ is back",
-}
+}  # fmt: skip
 """Targets that are run below, with a part of what they print."""
 
 REFUSED = ("cancel", "resubmit")

@@ -15,21 +15,11 @@ from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.distributed.packages import horovod_problem
 
 SAME = (
-    "task=language_model",
-    "model=gpt",
-    "model.layers=2",
-    "model.heads=2",
-    "model.kv_heads=1",
-    "model.width=16",
-    "data._target_=tests.tasks.sentences.open_sentences",
-    "data.rows=48",
-    "data.batch_size=8",
-    "optimizer=sgd",
-    "schedule=constant",
-    "trainer.max_epochs=1",
-    "trainer.gradient_clip_val=0.5",
-    "trainer.accelerator=cpu",
-)
+    "task=language_model", "model=gpt", "model.layers=2", "model.heads=2", "model.kv_heads=1",
+    "model.width=16", "data._target_=tests.tasks.sentences.open_sentences", "data.rows=48",
+    "data.batch_size=8", "optimizer=sgd", "schedule=constant", "trainer.max_epochs=1",
+    "trainer.gradient_clip_val=0.5", "trainer.accelerator=cpu",
+)  # fmt: skip
 
 CASES = [
     *((framework, name, ()) for framework, cells in SUPPORTED.items() for name in cells if name != "single"),

@@ -31,30 +31,17 @@ Circle = Circle
 """
 
 KNOWN: dict[str, Any] = {
-    "int": int,
-    "'int'": int,
-    "None": type(None),
-    "int | None": int | None,
-    "Optional['str']": str | None,
-    "t.Optional[float]": float | None,
-    "Union[str, int]": int | str,
-    "Literal['a', 'b']": Literal["a", "b"],
-    "list[int]": list[int],
-    "List[str | int]": list[int | str],
-    "Sequence[float]": list[float],
-    "collections.abc.Iterable[bool]": list[bool],
-    "tuple[int, ...]": list[int],
+    "int": int, "'int'": int, "None": type(None), "int | None": int | None, "Optional['str']": str | None,
+    "t.Optional[float]": float | None, "Union[str, int]": int | str, "Literal['a', 'b']": Literal["a", "b"],
+    "list[int]": list[int], "List[str | int]": list[int | str], "Sequence[float]": list[float],
+    "collections.abc.Iterable[bool]": list[bool], "tuple[int, ...]": list[int],
     "Tuple[float, float]": Annotated[list[float], Items(count=2)],
     "Annotated[int, Range(at_least=1, at_most=9)]": Annotated[int, Range(at_least=1, at_most=9)],
-    "Annotated[list[int], Items(2)]": Annotated[list[int], Items(count=2)],
-    "Width": Width,
-    "choices.Width": Width,
-    "Folder": AbsoluteFolder,
-    "Probability | None": Probability | None,
-    "AdamW": AdamW,
-    "Side": Annotated[int, Range(at_least=1)],
+    "Annotated[list[int], Items(2)]": Annotated[list[int], Items(count=2)], "Width": Width,
+    "choices.Width": Width, "Folder": AbsoluteFolder, "Probability | None": Probability | None,
+    "AdamW": AdamW, "Side": Annotated[int, Range(at_least=1)],
     "Union[str, bool, list[int], float, None]": None | bool | float | list[int] | str,
-}
+}  # fmt: skip
 
 UNKNOWN = [
     *("torch.Tensor", "Path", "Any", "list", "dict[str, int]", "list[Any]", "int | Path", "Optional[torch.Tensor]"),

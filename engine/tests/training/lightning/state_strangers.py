@@ -1,11 +1,9 @@
 """Modules, callbacks and loaders with state that no state_dict holds."""
 
-import collections
-import copy
 import random
 import signal
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import lightning.pytorch as pl
 import numpy as np
@@ -56,78 +54,6 @@ class Schedule(Net):
     def optimizer_step(self, *arguments: Any, **named: Any) -> None:
         super().optimizer_step(*arguments, **named)
         self.rates.step()
-
-
-class Numbers(Net):
-    """Plain numbers, lists and dicts that the loss depends on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen, self.best, self.table = list[float](), None, {"steps": 0}
-
-    def loss(self, batch: Tensor) -> Tensor:
-        loss = super().loss(batch)
-        self.seen.append(loss.item())
-        self.best = min(self.best or 9.0, loss.item())
-        self.table["steps"] += 1
-        return loss * (1 + self.best + sum(self.seen) / len(self.seen) + self.table["steps"] / 10)
-
-
-class Step(NamedTuple):
-    batch: Tensor
-    weight: float
-
-
-class Replay(Net):
-    """A replay buffer, and a generator that draws from it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps: Any = collections.deque(maxlen=5)
-        self.draws, self.coins = np.random.default_rng(3), random.Random(4)
-
-    def loss(self, batch: Tensor) -> Tensor:
-        self.steps.append(Step(batch, self.coins.random()))
-        step = self.steps[self.draws.integers(len(self.steps))]
-        return super().loss(step.batch) * step.weight
-
-
-class Averages(Net):
-    """An average of the weights that is hidden in a list, and one in a plain object."""
-
-    class Keeper:
-        """Keeps an average by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.average = [copy.deepcopy(self.net)]
-        self.keeper: Any = self.Keeper()
-        self.keeper.weights = {name: p.detach().clone() for name, p in self.net.named_parameters()}
-
-    def loss(self, batch: Tensor) -> Tensor:
-        with torch.no_grad():
-            for old, new in zip(self.average[0].parameters(), self.net.parameters(), strict=True):
-                old.lerp_(new, 0.3)
-            for name, new in self.net.named_parameters():
-                self.keeper.weights[name] = self.keeper.weights[name] * 0.7 + new * 0.3
-        target = self.average[0](batch).detach() + self.keeper.weights["bias"]
-        return super().loss(batch) + F.mse_loss(self.net(batch), target)
-
-
-class Buffer(Net):
-    """A buffer that is not persistent, and a layer's setting that changes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.drop = nn.Dropout(0.05)
-        self.register_buffer("count", torch.zeros(1), persistent=False)
-
-    def on_train_epoch_start(self) -> None:
-        self.drop.p += 0.1
-
-    def loss(self, batch: Tensor) -> Tensor:
-        self.count += 1
-        return super().loss(self.drop(batch)) * self.count.item()
 
 
 class Inner(torch.optim.Optimizer):

@@ -90,22 +90,12 @@ def batches(rank: int, world_size: int, count: int) -> DataLoader:
 
 SCALED = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=16.0))
 CASES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "not_averaged": {},
-    "clip": {"gradient_clip_val": 0.05},
-    "accumulate": {"accumulate_grad_batches": 2},
-    "batchnorm": {},
-    "sparse": {},
-    "half_unused": {},
-    "compressed": {},
-    "bf16": {"precision": "bf16-mixed"},
-    "fp16": {"plugins": [SCALED]},
-    "overflow": {"plugins": [SCALED]},
-    "two_epochs": {"max_epochs": 2},
-    "resume": {"max_epochs": 2},
-    "die": {},
-    "stall": {},
-}
+    "plain": {}, "not_averaged": {}, "clip": {"gradient_clip_val": 0.05},
+    "accumulate": {"accumulate_grad_batches": 2}, "batchnorm": {}, "sparse": {}, "half_unused": {},
+    "compressed": {}, "bf16": {"precision": "bf16-mixed"}, "fp16": {"plugins": [SCALED]},
+    "overflow": {"plugins": [SCALED]}, "two_epochs": {"max_epochs": 2}, "resume": {"max_epochs": 2},
+    "die": {}, "stall": {},
+}  # fmt: skip
 
 
 def run(case: str, folder: Path) -> None:
