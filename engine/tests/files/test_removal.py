@@ -206,7 +206,6 @@ SHELL = re.compile(r"(?:^|[\s;&|(`'\"])(rm|rmdir|unlink|shred|mv)\s+[-\"'$\w/.{]
 OWNERS = {
     "engine/train_anywhere/files/removal.py": REMOVES | RENAMES,
     "engine/train_anywhere/files/atomic.py": RENAMES | {"replace"},
-    # a member's answer in Hydra's folder; it imports only Hydra
     # on another machine: files that the list of an earlier transfer there has, and what is in its .remote/
     "engine/train_anywhere/remote/sent_files.py": {"rm", "mv", "rmdir"},
     "engine/train_anywhere/remote/request_there.py": {"mv"},
