@@ -221,3 +221,15 @@ class Ends(Net):
         if len(Net.losses) == 7:
             self.trainer.should_stop = True
         return super().loss(batch)
+
+
+class Validates(Net):
+    """A module that logs each batch of a validation."""
+
+    def validation_step(self, batch: Tensor, index: int) -> None:
+        self.log("val_loss", self.loss(batch), on_step=True)
+
+
+def both(kind: str) -> Any:
+    """Return loaders of two splits."""
+    return {"train": loader(kind), "val": DataLoader(Rows(), 8)}

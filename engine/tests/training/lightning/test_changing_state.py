@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.schema import Config
@@ -77,3 +78,14 @@ def test_an_end_that_user_code_asked_for_survives_a_stop(at: int, losses_of: Any
     straight = losses_of("Ends", 0, words=("trainer.min_epochs=2",))
     assert len(straight) == 12 + 2
     assert losses_of("Ends", at, 0, words=("trainer.min_epochs=2",)) == straight
+
+
+def test_the_curve_of_validated_batches_continues(make_run: MakeRun, fit: Fit) -> None:
+    words = [f"task._target_={HERE}.Validates", f"data._target_={HERE}.both", "data.kind=Validates"]
+    config, run = make_run(*to_hydra_overrides([*words, "trainer.max_epochs=3", "trainer.accelerator=cpu"]))
+    Net.losses.clear()
+    for stop in (8, 0):
+        Net.stop_at = stop
+        fit(config, run)
+    events = EventAccumulator(str(run.tensorboard), size_guidance={"scalars": 0}).Reload()
+    assert [event.step for event in events.Scalars("val_loss_step")] == [*range(9)]

@@ -27,6 +27,7 @@ NAMES = (
     "_data_fetcher",
     "_broadcast_sigterm_tensor",
     "_evaluation_step",
+    "_seen_batches_per_dataloader",
 )
 RUN = (
     "model=mlp",

@@ -55,6 +55,13 @@ def reopen_loaders(trainer: pl.Trainer) -> None:
         iter(trainer.fit_loop._data_fetcher)  # type: ignore[arg-type]
 
 
+def validated_batches(trainer: pl.Trainer) -> dict[int, int]:
+    """Return the number of batches validated by each loader: the steps at which loggers get the values of a validation's batches."""
+    with _feature("the values of each validated batch start at step 0 again after a resume"):
+        return trainer.fit_loop.epoch_loop.val_loop._seen_batches_per_dataloader
+    return {}
+
+
 def skip_signal_exchange(trainer: pl.Trainer) -> None:
     """Leave out the exchange of signals in each step: the ranks agree to stop when they reduce their metrics."""
     with _feature("each step exchanges signals between the ranks"):

@@ -21,7 +21,7 @@ from train_anywhere.training.lightning.checkpoint.attributes import (
 )
 from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
 from train_anywhere.training.lightning.checkpoint.position import seed_everything
-from train_anywhere.training.lightning.private import continue_logging, logged_values
+from train_anywhere.training.lightning.private import continue_logging, logged_values, validated_batches
 from train_anywhere.training.plan import device_count_message
 
 META = ("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx", "metric_attribute")
@@ -130,6 +130,7 @@ class RankState(pl.Callback):
                 setattr(found[name], attribute, move_data_to_device(value, module.device))
         counted = () if saved["metrics"] else tuple(f"module.{name}." for name in found)
         self.attributes.restore(self._others, leave=lambda path: path.startswith(counted))
+        validated_batches(trainer).update(saved["validated"])
         for name, gradient in saved["gradients"].items():
             module.get_parameter(name).grad = gradient.to(module.device)
         for entry in saved["logged"]:
@@ -179,6 +180,7 @@ def _read_state(trainer: pl.Trainer) -> dict[str, Any]:
     shown = {kind: getattr(trainer, kind) for kind in SHOWN}
     return {
         "random": random_states.pack(random_states.get_states()),
+        "validated": dict(validated_batches(trainer)),
         "cuda": torch.cuda.get_rng_state(module.device) if module.device.type == "cuda" else None,
         "metrics": {name: _metric_state(metric) for name, metric in _metrics(module)},
         "shown": {
