@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
@@ -154,6 +155,7 @@ def quiet_things() -> Any:
     made.metric = MeanMetric()
     made.big = [nn.Linear(2000, 2000)]
     made.started, made.path = None, None
+    made.run = type("Run", (), {"__module__": "wandb.sdk"})()
     return made
 
 
@@ -167,6 +169,7 @@ def test_programs_that_need_no_line_get_none() -> None:
     made.bar.update(1)
     made.started, made.path = time.time(), "/tmp/x"
     made.lambda_ = lambda: 2
+    made.run.step = 5
     made.lock.acquire()
     with torch.no_grad():
         made.weight += 1
@@ -254,6 +257,19 @@ def test_damaged_data_is_refused(tree: dict[str, Any]) -> None:
         watch(made, []).restore([pack(tree, {})])
     with pytest.raises(CheckpointError, match="can't be read"):
         unpack(b"damaged")
+
+
+def test_hyperparameters_that_training_changes_are_kept() -> None:
+    class Net(pl.LightningModule):
+        def __init__(self, rate: float = 0.1) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+
+    made, resumed = Net(), Net()
+    first, second = watch(made, []), watch(resumed, [])
+    made.hparams.rate = 0.2
+    second.restore([first.save()])
+    assert resumed.hparams.rate == 0.2
 
 
 def test_properties_are_not_read() -> None:

@@ -110,6 +110,8 @@ class Torch(Framework):
             return {}
         states = owner.metric_state if isinstance(owner, Metric) else {}
         found = {n: value for n, value in vars(owner).items() if n not in OWN and n not in states}
+        if isinstance(owner, (pl.LightningModule, pl.LightningDataModule)):
+            found["hparams"] = owner.hparams
         if isinstance(owner, nn.Module):
             tensors = [*owner.named_buffers(recurse=False), *owner.named_parameters(recurse=False)]
             found |= dict([*owner.named_children(), *tensors])
