@@ -194,6 +194,13 @@ class StrategyHooks:
                     raise ValueError(f"it has no {listed(missing)}.")
                 if "fit_loop" not in state["loops"]:
                     raise ValueError("it has no fit_loop.")
+                # Lightning refuses a run with fewer epochs than its checkpoint; `resume_training` sets the position
+                epochs, most = (
+                    state["loops"]["fit_loop"]["epoch_progress"]["current"],
+                    module.trainer.max_epochs,
+                )
+                if most and most > 0:
+                    epochs.update({name: min(count, most) for name, count in epochs.items()})
             else:
                 state.pop("callbacks", None)
             if self.completes:
