@@ -7,6 +7,7 @@ Trains in the run folder FOLDER and writes FOLDER/rank-<rank>.json: outcome, and
 An error is its sentence, as {"error": ...}. Several runs come one after another.
 """
 
+import gc
 import json
 import sys
 import time
@@ -62,3 +63,5 @@ if __name__ == "__main__":
         words = words[end + 1 :]
         if words and topology.world_size > 1:
             ranks = meet_again(Path(words[0]))
+    # a thread of Gloo must not free tensors while Python ends: https://github.com/pytorch/pytorch/issues/190489
+    gc.collect()
