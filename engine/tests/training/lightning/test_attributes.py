@@ -18,7 +18,7 @@ from torch import nn
 from torchmetrics import MeanMetric
 
 from train_anywhere.errors import CheckpointError
-from train_anywhere.training.attributes import Attributes, pack, unpack
+from train_anywhere.training.attributes import Attributes, pack, unpack, walk
 from train_anywhere.training.lightning.checkpoint.attributes import Torch
 
 
@@ -270,6 +270,37 @@ def test_hyperparameters_that_training_changes_are_kept() -> None:
     made.hparams.rate = 0.2
     second.restore([first.save()])
     assert resumed.hparams.rate == 0.2
+
+
+class Broken(list[int]):
+    """A list of user code that can't be read."""
+
+    def __len__(self) -> int:
+        raise RuntimeError("no length")
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_objects_that_fail_do_not_stop_the_training(early: bool) -> None:
+    lines: list[str] = []
+    made = Plain()
+    vars(made).update(count=0, odd=Broken() if early else None)
+    attributes = watch(made, lines)
+    vars(made).update(count=1, odd=Broken())
+    assert attributes.save() == b"" and attributes.save() == b""
+    assert lines == [
+        "attributes that training changes are not in the checkpoints: reading them failed (RuntimeError('no length'))."
+    ]
+
+
+def test_without_a_start_to_compare_with_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    made = Plain()
+    vars(made).update(count=0, rows=[])
+    with monkeypatch.context() as small:
+        small.setattr(walk, "OBJECTS", 0)
+        attributes = watch(made, lines)
+    vars(made)["count"] = 1
+    assert attributes.save() == b"" and len(lines) == 1
 
 
 def test_properties_are_not_read() -> None:

@@ -32,9 +32,7 @@ class Attributes:
         self.roots, self.framework, self.held, self.report = dict(roots), framework, held, report
         self._changed: dict[str, None] = {}
         self._reported: set[str] = set()
-        walk = self._walk()
-        self._alive = walk.alive if walk else []
-        self._first, self._made = (walk.marks, set(walk.owners)) if walk else ({}, set[str]())
+        self._start = self._walk()
 
     def _walk(self) -> "Walk | None":
         try:
@@ -45,22 +43,31 @@ class Attributes:
                 f"{place} has more objects than can be compared at each checkpoint, so attributes that training changes are not in the "
                 "checkpoints; keep data behind fewer objects, such as an array."
             )
-            return None
+        except (
+            Exception
+        ) as error:  # objects of user code may do anything; training goes on as without this walk
+            self._report(
+                f"attributes that training changes are not in the checkpoints: reading them failed ({error!r})."
+            )
+        return None
 
     def save(self) -> bytes:
         """Return the attributes that have changed since the start, for `restore`. Report those that can't be kept."""
-        if not (walk := self._walk()):
+        if not (self._start and (walk := self._walk())):
             return b""
-        for path in {**self._first, **walk.marks}:
+        first = self._start.marks
+        for path in {**first, **walk.marks}:
             gone = path not in walk.marks and walk.has(path)  # it is a path or a time now
-            if not gone and [walk.marks.get(path, MISSING)] != [self._first.get(path, MISSING)]:
+            if not gone and [walk.marks.get(path, MISSING)] != [first.get(path, MISSING)]:
                 self._changed[path] = None  # once changed, it is always saved, even if it changes back
-        kept, encoder = {}, Encoder(walk, self._made)
+        kept, encoder = {}, Encoder(walk, set(self._start.owners))
         for path in self._changed:
             try:
                 kept[path] = encoder.encode_path(path)
             except NotKept as error:
                 self._report_not_kept(error)
+            except Exception as error:  # of user code, such as its state_dict
+                self._report_not_kept(NotKept(path, repr(error)))
         return pack(kept, encoder.arrays) if kept else b""
 
     def restore(self, saved: Iterable[bytes], leave: Callable[[str], bool] = lambda path: False) -> None:
