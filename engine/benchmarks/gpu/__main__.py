@@ -3,7 +3,8 @@
     python -m benchmarks.gpu            with a GPU, some minutes
     python -m benchmarks.gpu --cpu      without one: the same steps with everything small, which says nothing about speed
 
-Nothing is installed: what is missing is named, and what needs it is left out. The last line is one JSON object.
+Nothing is installed: what is missing is named, and what needs it is left out. The last line is the name of a JSON file with the
+results; those of a whole check on a GPU are in `results/`, and docs/reference/gpus.md shows them.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[3]
+from benchmarks.gpu import page
 
 SIDES = sorted(folder.parent.name for folder in Path(__file__).parent.glob("*/__init__.py"))
 NEEDED = {
@@ -50,6 +52,9 @@ def main() -> int:
         "--log",
         type=Path,
         help="what the parts print beside their rows; default: a file in the temporary folder",
+    )
+    parser.add_argument(
+        "--to", type=Path, help="JSON file; default: in results/, and below /tmp with --cpu or --only"
     )
     parser.add_argument("--part", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -86,7 +91,14 @@ def everything(asked: argparse.Namespace) -> int:
     )
     for row in rows:
         print(line(row))
-    print(json.dumps({**about, "wrong": wrong, "rows": {row["name"]: row["found"] for row in rows}}))
+    found = {**about, "wrong": wrong, "rows": {row["name"]: row["found"] for row in rows}}
+    whole = not (asked.cpu or asked.only)
+    name = f"{re.sub(r'[^a-z0-9]+', '-', about['chip'].lower()).strip('-')}-{about['date']}.json"
+    to = asked.to or (page.RESULTS if whole else Path(tempfile.gettempdir())) / name
+    to.write_text(json.dumps(found, indent=2) + "\n")
+    if whole and page.PAGE.parent.is_dir():
+        page.PAGE.write_text(page.make_page())
+    print(to)
     return int(wrong > 0)
 
 
@@ -126,7 +138,7 @@ def run(names: list[str], folder: Path, log: Any, cpu: bool) -> list[dict[str, A
             *(["--cpu"] if cpu else []),
         ]
         processes[name] = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT, start_new_session=True
+            words, stdout=subprocess.PIPE, stderr=log, text=True, cwd=page.ROOT, start_new_session=True
         )
     found = []
     began = time.monotonic()

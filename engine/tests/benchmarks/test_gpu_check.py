@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.gpu import page
 from benchmarks.gpu.row import STRETCH, WARM, Clock, Row, difference, tried
 from train_anywhere.files import ROOT
 
@@ -21,9 +22,8 @@ def check(*words: str, path: str | None = None) -> subprocess.CompletedProcess[s
 
 def test_without_a_gpu_it_says_what_to_type(tmp_path: Path) -> None:
     done = check(path=str(tmp_path))  # no nvidia-smi
-    assert done.returncode == 1
+    assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "nvidia-smi shows no GPU here; make gpu-check ARGS=--cpu" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_python_that_lacks_packages_is_told(tmp_path: Path) -> None:
@@ -31,20 +31,33 @@ def test_a_python_that_lacks_packages_is_told(tmp_path: Path) -> None:
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT / "engine", env={"PYTHONPATH": ""}
     )
-    assert done.returncode == 1
-    assert "lacks hydra-core" in done.stderr
+    assert done.returncode == 1 and "lacks hydra-core" in done.stderr
     assert "pip install -r requirements/common.txt" in done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.alone  # on a busy machine its parts are given up after their few minutes
-def test_the_short_form_ends_with_json(tmp_path: Path) -> None:
-    done = check("--cpu", "--log", str(tmp_path / "log"))
+def test_the_short_form_writes_json(tmp_path: Path) -> None:
+    done = check("--cpu", "--log", str(tmp_path / "log"), "--to", str(tmp_path / "found.json"))
     assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "log").read_text()
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["wrong"] == 0
-    assert found["chip"] == "none (--cpu)"
-    assert len(found["rows"]) >= 5
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["wrong"] == 0 and found["chip"] == "none (--cpu)" and len(found["rows"]) >= 5
+
+
+def test_the_page_of_gpus_shows_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert page.PAGE.read_text() == page.make_page()
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    result = {
+        "chip": "A100",
+        "date": "2026-01-01",
+        "torch": "2.5",
+        "wrong": 1,
+        "rows": {"a kill": "other bits"},
+    }
+    (tmp_path / "a.json").write_text(json.dumps(result))
+    text = page.make_page()
+    assert "## A100\n" in text and "| a kill | other bits |" in text and "1 of 1 results are wrong" in text
+    assert "Older than 90 days" in text and "another torch than this version installs, 2." in text
 
 
 def test_a_difference_is_found() -> None:
