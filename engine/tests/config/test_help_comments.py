@@ -35,7 +35,7 @@ def test_a_preset_keeps_the_comment_of_what_it_changes(train: Command) -> None:
         "  gpu_request: gres                         # how the site requests GPUs: "
         "gpus-per-node | gres | none (a job has all GPUs of its nodes)\n" in page
     )
-    assert "  max_epochs: 7                             # stop after this many epochs\n" in page
+    assert "  max_epochs: 7                             # stop after this many epochs; -1: no limit\n" in page
 
 
 def test_a_page_without_keys_stays_as_it_is() -> None:

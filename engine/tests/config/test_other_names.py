@@ -76,7 +76,7 @@ WRONG = {
     "trainer.detect_anomaly": "Did you mean 'trainer.extra.detect_anomaly'?",
     "trainer.logger": "Did you mean 'loggers'?",
     "trainer.strategy": "Did you mean 'strategy'?",
-    "reload_dataloaders_every_n_epochs": "; use a data set that changes its rows itself.",
+    "reload_dataloaders_every_n_epochs": "Did you mean 'trainer.extra.reload_dataloaders_every_n_epochs'?",
     "checkpoint.save_top_k": "is always kept, and is what the test and exports use.",
     "checkpoint.every_n_train_steps": "Did you mean 'checkpoint.every_n_steps'?",
     "data.pin_memory": "; see docs/how-to/large-data.md.",

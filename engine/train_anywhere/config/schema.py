@@ -46,6 +46,9 @@ ValidationInterval = (
 )
 """Optimizer steps (int) or a fraction of an epoch (float) between two validations."""
 
+Epochs = Literal[-1] | Count
+"""A number of epochs; -1: no limit."""
+
 DetectNan = Literal["warn", "stop", "off"]
 """The reaction to a loss of nan or inf, see features/observers.py."""
 
@@ -83,11 +86,13 @@ class Trainer:
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = key(
         "auto", "hardware to train on: auto | cpu | gpu | mps (the GPU of a Mac, Lightning only)"
     )
-    precision: Literal["32", "bf16-mixed", "16-mixed"] = key(
-        32, "bits of a number; mixed precision keeps the weights in 32: 32 | bf16-mixed | 16-mixed"
+    precision: Literal["32", "bf16-mixed", "16-mixed", "32-true", "64-true", "bf16-true", "16-true"] = key(
+        32,
+        "bits of a number: 32 | bf16-mixed | 16-mixed (weights in 32); Lightning: 64-true | bf16-true | 16-true",
     )
-    max_epochs: Count = key(15, "stop after this many epochs")
+    max_epochs: Epochs = key(15, "stop after this many epochs; -1: no limit")
     min_epochs: Count | None = key(None, "early stopping does not end the run before; null: no minimum")
+    min_steps: Count | None = key(None, "the same in optimizer steps; null: no minimum")
     max_steps: Count | None = key(None, "stop after this many optimizer steps; null: no limit")
     max_time: Annotated[str, Duration()] | None = key(
         None, 'end after this training time of all attempts: "DD:HH:MM:SS" or "HH:MM:SS"; null: no limit'
@@ -140,6 +145,15 @@ class Trainer:
         {},
         "arguments of Lightning's Trainer, such as extra.benchmark=true; class_weight and shuffle of Keras' fit",
     )
+
+    @property
+    def epoch_limit(self) -> int:
+        """The largest number of epochs, also without a limit."""
+        return MAX_COUNT if self.max_epochs == -1 else self.max_epochs
+
+    def is_too_early(self, epochs: int, steps: int) -> bool:
+        """Return whether early stopping may not end the run yet, after this many epochs and optimizer steps."""
+        return epochs < (self.min_epochs or 0) or steps < (self.min_steps or 0)
 
     @property
     def node_range(self) -> tuple[int, int]:

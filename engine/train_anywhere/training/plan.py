@@ -87,7 +87,7 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
         )
     if problems:
         raise ConfigError(*problems)
-    epochs = 1 if t.fast_dev_run else t.max_epochs
+    epochs = 1 if t.fast_dev_run else t.epoch_limit
     total = min(epochs * steps, t.max_steps or epochs * steps)
     limit_val = t.limit_val_batches and (t.overfit_batches or t.limit_val_batches)
     return Plan(
@@ -124,7 +124,7 @@ def make_user_plan(config: Config, batches: float, validates: bool, tests: bool,
     if problem := unmeasured_problem(t, validates):
         raise ConfigError(problem)
     train = int(min(batches, MAX_COUNT))
-    steps, epochs = -(-train // accumulate), 1 if t.fast_dev_run else t.max_epochs
+    steps, epochs = -(-train // accumulate), 1 if t.fast_dev_run else t.epoch_limit
     total = min(epochs * steps, t.max_steps or epochs * steps)
     return Plan(
         batch_per_rank=batch or 0,

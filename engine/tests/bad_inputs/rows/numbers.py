@@ -24,7 +24,7 @@ ROWS = [
     *numbers("trainer.nodes", "0 -1 1.5 inf true ''", COUNT + "|is empty"),
     *numbers("trainer.devices", "0 -1 1.5 all -2 ''", COUNT),
     *numbers("trainer.total_devices", "0 -1 2.5", COUNT),
-    *numbers("trainer.max_epochs", "0 -1 1.5 nan false null ''", COUNT),
+    *numbers("trainer.max_epochs", "0 -2 1.5 nan false null ''", COUNT),
     *numbers("trainer.max_steps", "0 -1 1.5 nan", COUNT),
     *numbers("trainer.accumulate_grad_batches", "0 -1 0.5", COUNT),
     *numbers("trainer.check_val_every_n_epoch", "0 -1 null", COUNT + "|use a number of steps"),

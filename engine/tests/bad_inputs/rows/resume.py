@@ -68,7 +68,7 @@ CHANGES = {
     "paths.results=/other": r"paths\.results=/other can't be changed",
     "strategy=fsdp": r"strategy\.name=fsdp can't be changed",
     "trainer.max_epochs=0": r"trainer\.max_epochs=0 must be at least 1",
-    "trainer.max_epochs=-1 trainer.max_step=3": r"trainer\.max_step'? is not a key",
+    "trainer.max_epochs=-2 trainer.max_step=3": r"trainer\.max_step'? is not a key",
     "optimizer.lr=nan": r"optimizer\.lr=nan",
     "model=mlpp": r"model=mlpp is not a choice|model\.name=mlpp can't be changed",
     "BAD": "'BAD' is not of the form key=value",

@@ -184,7 +184,21 @@ def draw_program(seed: int, ranks: int = 1) -> Spec:
         spec["logger"] = draws.choice(("csv", "none"))
     if state := draw_state(seed):
         spec["module"]["state"] = state
+    if seed >= LATER:
+        spec["trainer"] |= draw_late_options(Draws(seed + 1))
     return spec
+
+
+LATER = 200_000
+"""From this seed on, programs also have the options of `draw_late_options`."""
+
+
+def draw_late_options(draws: Draws) -> Spec:
+    """Return options that were added when the programs of the first seeds were known."""
+    options: Spec = {"min_steps": draws.choice((1, 4)), "min_epochs": draws.choice((2, 4)),
+                     "reload_dataloaders_every_n_epochs": draws.choice((1, 2))}  # fmt: skip
+    chosen = {name: options[name] for name in draws.subset([*options], 0.5)}
+    return chosen | ({"max_epochs": -1, "max_steps": draws.randint(3, 9)} if draws.maybe(0.3) else {})
 
 
 def fit_ranks(spec: Spec) -> None:

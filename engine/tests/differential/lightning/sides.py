@@ -3,7 +3,6 @@
 import gc
 import importlib
 import os
-import random
 import shutil
 import sys
 import warnings
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import numpy as np
 import pytorch_lightning
 import torch
 from lightning.pytorch.strategies import DDPStrategy
@@ -38,10 +36,8 @@ QUIET = {"enable_progress_bar": False, "enable_model_summary": False}
 
 
 def seed_everything() -> None:
-    """Seed all generators, as Lightning's `seed_everything` does."""
-    random.seed(SEED)
-    np.random.seed(SEED)
-    torch.manual_seed(SEED)
+    """Seed all generators."""
+    pl.seed_everything(SEED, verbose=False)
 
 
 def run_plain(spec: Spec, folder: Path, ranks: int) -> list[Any]:
@@ -103,7 +99,7 @@ def words(spec: Spec, folder: Path, ranks: int) -> list[str]:
         *(["monitor.tensorboard=false"] if spec.get("logger") else []),
         *(["loggers.one._target_=lightning.pytorch.loggers.CSVLogger"] if spec.get("logger") == "csv" else []),
         *(f"task.{name}=9" for name in spec.get("constructor", [])),
-        *(f"trainer.{name}={value}" for name, value in trainer.items()),
+        *(f"trainer.{'extra.' * name.startswith('reload')}{name}={value}" for name, value in trainer.items()),
         *(f"callbacks.c{n}._target_={NAME}.Callback{n}" for n in range(len(spec.get("callbacks", [])))),
         *([f"callbacks.accumulate._target_={NAME}.accumulate"] if spec.get("accumulate") else []),
     ]  # fmt: skip

@@ -37,4 +37,5 @@ def test_resume_position(
 ) -> None:
     config = make_config("trainer.max_steps=10", "trainer.max_epochs=9")
     plan = make_user_plan(config, batches, True, False, None)
-    assert resume_position(checkpoint, plan, 9, 1.0, last=False) == expected
+    over = checkpoint.step >= 10
+    assert resume_position(checkpoint, plan, 9, 1.0, last=False, over=over) == expected

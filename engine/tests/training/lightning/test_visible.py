@@ -47,7 +47,7 @@ def run(make_run: MakeRun) -> Callable[..., tuple[Config, RunDir]]:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({}, []), ({"min_steps": 3}, ["trainer.extra.min_steps=3"])],
+    [({}, []), ({"min_steps": 3}, ["trainer.min_steps=3"])],
     ids=["default", "min_steps"],
 )
 def test_attributes_of_the_trainer_are_those_of_lightning(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from train_anywhere.config.checks.program import program_problems
 from train_anywhere.config.checks.strategy_table import AUTO_STRATEGIES, strategy_problems
-from train_anywhere.config.checks.targets import check_extra
+from train_anywhere.config.checks.targets import check_extra, task_has_network
 from train_anywhere.config.choices import Lora, Sgd, Strategy
 from train_anywhere.config.cluster import Cluster
 from train_anywhere.config.limits import span_bounds
@@ -35,7 +35,15 @@ def find_contradictions(config: Config) -> Iterator[str]:
     if isinstance(c.optimizer, Sgd) and c.optimizer.nesterov and not c.optimizer.momentum:
         yield "optimizer.nesterov=true needs a momentum; use optimizer.momentum=0.9 or optimizer.nesterov=false."
     yield from _loop_problems(trainer)
+    endless = trainer.max_epochs == -1 and trainer.max_steps is None and c.schedule.name == "cosine"
+    if endless and not task_has_network(c.task, c.framework):
+        yield (
+            "schedule=cosine ends at the last step, and trainer.max_epochs=-1 has none; use trainer.max_steps=N, or "
+            "schedule=constant."
+        )
     yield from check_extra(trainer, c.framework)
+    if c.framework == "keras" and trainer.precision.endswith("-true"):
+        yield f"trainer.precision={trainer.precision} is for Lightning only; use 32, bf16-mixed or 16-mixed."
     yield from check_name(c.name)
     if c.program:
         yield from program_problems(c.program, c.args)
@@ -100,8 +108,6 @@ def _loop_problems(t: Trainer) -> Iterator[str]:
             f"trainer.early_stopping.patience={patience} counts validations, and trainer.limit_val_batches={limit} turns "
             "them off; use trainer.limit_val_batches=1.0 or trainer.early_stopping.patience=null."
         )
-    if t.min_epochs is not None and t.min_epochs > t.max_epochs:
-        yield f"trainer.min_epochs={t.min_epochs} is more than trainer.max_epochs={t.max_epochs}; use fewer."
     if t.check_val_every_n_epoch is None and not isinstance(t.val_check_interval, int):
         yield (
             "trainer.check_val_every_n_epoch=null lets trainer.val_check_interval count steps over epochs, and "

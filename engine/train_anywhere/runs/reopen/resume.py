@@ -217,10 +217,12 @@ def is_complete(run: RunDir, config: Config) -> bool:
         return bool(config.program.command == frozen["program"]["command"])
     before = frozen["trainer"]
     first, then = (time and duration_seconds(time) for time in (before["max_time"], trainer.max_time))
-    limits = [(before["max_steps"], trainer.max_steps), (first, then)]
+    epochs, epochs_now = (None if one == -1 else one for one in (before["max_epochs"], trainer.max_epochs))
+    limits = [(before["max_steps"], trainer.max_steps), (first, then), (epochs, epochs_now)]
     longer = any(had is not None and (has is None or has > had) for had, has in limits)
-    longer = longer or trainer.max_epochs > before["max_epochs"]
-    longer = longer or (trainer.min_epochs or 1) > (before["min_epochs"] or 1)
+    longer = longer or any(
+        (getattr(trainer, name) or 1) > (before.get(name) or 1) for name in ("min_epochs", "min_steps")
+    )
     return not longer and before["early_stopping"] == vars(trainer.early_stopping)
 
 
@@ -235,7 +237,7 @@ def completion_message(run: RunDir, config: Config) -> str:
         return f"{folder} is complete. To start a new run: {train_command('run.py')} -- {printable(shlex.join(config.program.command))}"
     message = f"{folder} is complete: nothing is left to train."
     if not config.trainer.fast_dev_run:
-        limits = {key: before[key] for key in ("max_epochs", "max_steps") if before[key]}
+        limits = {key: before[key] for key in ("max_epochs", "max_steps") if (before[key] or 0) > 0}
         more = " ".join(f"trainer.{key}={2 * limit}" for key, limit in limits.items())
         more += " trainer.max_time=null" if before["max_time"] else ""
         message += f" To train longer: {train_command()} resume={shlex.quote(folder)} {more}"

@@ -34,7 +34,7 @@ def precision_arguments(name: str, device: torch.device) -> dict[str, Any]:
     """Return the arguments of Lightning's Trainer for `trainer.precision`."""
     if name == "bf16-mixed":
         return {"plugins": BFloat16(device)}
-    return {"precision": "32-true" if name == "32" else name}
+    return {"precision": name}
 
 
 def use_tf32(on: bool) -> None:

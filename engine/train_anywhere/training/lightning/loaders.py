@@ -81,7 +81,7 @@ class Opener:
             return self._open_rows(split, name == "train")
         self._check_iterable(split, name)
         ranks, combined = self.topology.world_size, isinstance(split, CombinedLoader)
-        again = name != "train" or self.config.trainer.max_epochs > 1
+        again = name != "train" or self.config.trainer.epoch_limit > 1
         if again and not combined and not self.config.trainer.fast_dev_run:
             self._refuse_iterator(split, name)
         stream = not isinstance(split, DataLoader) or isinstance(split.dataset, IterableDataset)

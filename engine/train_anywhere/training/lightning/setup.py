@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -100,6 +101,7 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
 def connect_trainer(config: Config, topology: Topology, heartbeat: Heartbeat) -> Trainer:
     """Return the Trainer after the ranks have connected."""
     seed_everything(config.seed)
+    os.environ["PL_GLOBAL_SEED"] = str(config.seed)  # Lightning's samplers and user code read it
     name, devices = running_strategy(config, topology)
     device = pick_device(config.trainer, topology)
     strategy = make_strategy(name, config, topology, device, devices)
@@ -319,7 +321,7 @@ def add_callbacks(
         trainer.callbacks.append(optimizer)
     elif config.optimizer.groups:
         report("optimizer.groups has no effect: this module has its own configure_optimizers.")
-    early = EarlyStop(config.trainer.early_stopping, metrics, config.trainer.min_epochs or 0)
+    early = EarlyStop(config.trainer, metrics)
     checkpoints.seen.when_epoch_ends(early.compare_epoch)
     trainer.callbacks += [
         *make_callbacks(config.callbacks, isinstance(trainer.strategy, FullyShardedStrategy)),

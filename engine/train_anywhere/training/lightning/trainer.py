@@ -132,6 +132,7 @@ class Trainer(pl.Trainer):
         fast, every = t.fast_dev_run, t.val_check_interval
         loop.max_epochs, loop.min_epochs = 1 if fast else t.max_epochs, None if fast else t.min_epochs
         self.fast_dev_run, loop.epoch_loop.max_steps = fast, 1 if fast else t.max_steps or -1
+        loop.epoch_loop.min_steps = None if fast else t.min_steps
         own: Any = self
         own.limit_train_batches = 1 if fast else overfit or t.limit_train_batches
         own.limit_val_batches = 1 if fast else overfit or t.limit_val_batches
@@ -195,13 +196,16 @@ def make_trainer(config: Config, topology: Topology, device: torch.device, strat
         log_every_n_steps=config.trainer.log_every_n_steps,
         logger=False,
         num_sanity_val_steps=0 if config.trainer.fast_dev_run else config.trainer.num_sanity_val_steps,
-        use_distributed_sampler=topology.world_size > 1,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         # fully_shard makes parameters anew at the first forward pass; in inference mode nothing could read them as weights
         # (https://github.com/pytorch/pytorch/issues/95957, for which Lightning does the same with its own strategy)
-        **{"inference_mode": not isinstance(strategy, FullyShardedStrategy), **config.trainer.extra},
+        **{
+            "inference_mode": not isinstance(strategy, FullyShardedStrategy),
+            "use_distributed_sampler": topology.world_size > 1,
+            **config.trainer.extra,
+        },
     )
 
 

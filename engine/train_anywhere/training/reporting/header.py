@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
 from train_anywhere.training.plan import Plan, batches_per_step
 
@@ -38,7 +39,7 @@ class Header:
         accumulated = f", {accumulate} batches per step" if accumulate > 1 else ""
         splits = "".join(f", {count:,} {name}" for name, count in self.rows.items() if count)
         kind = f"{self.devices} x {self.device}" if many else self.device
-        epochs = plan.max_epochs if plan else t.max_epochs
+        epochs = plan.max_epochs if plan else t.epoch_limit
         at_most = f"{t.max_steps:,}, at most " if t.max_steps else ""
         steps = f"{plan.total_steps:,} in " if plan and plan.steps_known else at_most
         rows = {
@@ -47,7 +48,7 @@ class Header:
             "Device": f"{kind}, precision {t.precision}, strategy {self.strategy}",
             "Batch": (f"{batch * self.devices}{per_device}" if batch else "as the data yields them")
             + accumulated,
-            "Steps": f"{steps}{epochs} epoch{'s'[: epochs != 1]}",
+            "Steps": f"{steps}{epochs} epoch{'s'[: epochs != 1]}" if epochs < MAX_COUNT else "no limit",
         }
         return [f"{name + ':':<15}{text}" for name, text in rows.items()]
 
@@ -111,7 +112,10 @@ def peak_flops(chip: str, precision: str, tf32: bool = False) -> float | None:
     family = next((name for name in TFLOPS if " " not in name and name.upper() in words), None)
     kinds = {"PCIE": f"{family} PCIe", "NVL": f"{family} NVL"}
     name = next((kinds[word] for word in words if kinds.get(word) in TFLOPS), family)
-    if name is None or "MIG" in words or (precision == "bf16-mixed" and name in NO_BFLOAT16):
+    no_bfloat16 = precision.startswith("bf16") and name in NO_BFLOAT16
+    if name is None or "MIG" in words or no_bfloat16 or precision == "64-true":
         return None
-    kind: Precision = "16" if precision != "32" else "tf32" if tf32 and "tf32" in TFLOPS[name] else "float32"
+    kind: Precision = (
+        "16" if not precision.startswith("32") else "tf32" if tf32 and "tf32" in TFLOPS[name] else "float32"
+    )
     return TFLOPS[name][kind] * 1e12

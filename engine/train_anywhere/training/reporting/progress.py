@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
+from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.live import Live, Requests
 from train_anywhere.training.plan import Plan
@@ -265,7 +266,7 @@ class Progress:
         return {
             "section": self.heartbeat.name,
             "epoch": (self._at or (0, 0))[0] + 1,
-            "epochs": plan.max_epochs,
+            "epochs": plan.max_epochs if plan.max_epochs < MAX_COUNT else None,
             "step": step if self._at else None,
             "steps": plan.total_steps if plan.steps_known else None,
             "rate": self.clock.last_rate(self.throughput.rows),
@@ -281,7 +282,8 @@ class Progress:
         """Return a line in parts, such as `epoch 3/10` and `step 69/230`."""
         of = f"/{self.plan.total_steps}" if self.plan.steps_known else ""
         epoch = (self._at or (0, 0))[0] + 1
-        parts = [f"epoch {epoch}/{self.plan.max_epochs}", f"step {self._steps()}{of}"]
+        epochs = f"/{self.plan.max_epochs}" if self.plan.max_epochs < MAX_COUNT else ""
+        parts = [f"epoch {epoch}{epochs}", f"step {self._steps()}{of}"]
         parts += [f"{name} {value:.4g}" for name, value in self.display.values().items()]
         if (rate := self.clock.rate(self.throughput.rows)) is not None:
             parts.append(f"{rate:.0f} {self.throughput.unit}/s{self.throughput.peak_share(rate)}")

@@ -13,7 +13,7 @@ def fit(callback: TrainingCallback) -> None:
     """Train from the callback's position to the end of the run, or until a signal."""
     position, plan, module = callback.position, callback.plan, callback.module
     trainer = callback.config.trainer
-    if position.epoch < (trainer.min_epochs or 0):  # raised since the checkpoint
+    if trainer.is_too_early(position.epoch, position.step):  # raised since the checkpoint
         position.patience.postpone(trainer.early_stopping)
     callback.metrics.progress.start_training(position.step)
     callback.timer.start()

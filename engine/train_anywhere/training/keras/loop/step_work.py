@@ -208,7 +208,7 @@ class StepWork(keras.callbacks.CallbackList):
         if (validated or not self.plan.val_batches) and rule.patience is not None:
             value = monitored_value(metrics, rule.monitor, "trainer.early_stopping.monitor")
             position.patience.update(value, rule)
-            if (epoch if within else epoch + 1) < (trainer.min_epochs or 0):
+            if trainer.is_too_early(epoch if within else epoch + 1, position.step):
                 position.patience.postpone(rule)
 
     def _report_epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:

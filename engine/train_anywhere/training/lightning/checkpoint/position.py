@@ -11,17 +11,17 @@ from train_anywhere.training.plan import Plan
 
 
 def resume_position(
-    saved: SavedCheckpoint, plan: Plan, epochs: int, ranks: float, last: bool
+    saved: SavedCheckpoint, plan: Plan, epochs: int, ranks: float, last: bool, over: bool
 ) -> tuple[int, int]:
     """Return the epoch and batch to resume at, both from 0.
 
-    `epochs` are those of the resumed run; `ranks` are the checkpoint's divided by those of this run: fewer ranks read more batches each.
+    `epochs` are those of the resumed run, and `over` is whether `max_steps` ended the epoch; `ranks` are the checkpoint's divided by those of this run: fewer ranks read more batches each.
     With `last` the validation of the epoch's end comes first.
     """
     epoch, batch = saved.epoch, int(saved.batch * ranks)
-    if batch and not last and (batch >= plan.train_batches or saved.step >= plan.total_steps):
+    if batch and not last and (batch >= plan.train_batches or over):
         epoch, batch = epoch + 1, 0
-    return (epoch, batch) if epoch < epochs else (epochs, 0)
+    return (epoch, batch) if epoch < epochs or epochs == -1 else (epochs, 0)
 
 
 def set_loop_counters(

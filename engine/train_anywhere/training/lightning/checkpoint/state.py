@@ -94,6 +94,10 @@ class CheckpointCallback(pl.Callback):
         loop, self._loaded = trainer.fit_loop, checkpoint.get("callbacks", {})
         state = checkpoint["loops"]["fit_loop"]
         with random_states.preserve():  # a new run opens them after the validation loaders
+            every, epoch = trainer.reload_dataloaders_every_n_epochs, self.writer.newest.epoch
+            loop.epoch_progress.current.completed = (
+                epoch - epoch % every if every else 0
+            )  # the loaders are of it
             loop.setup_data()
             trainer.loaders_opened()
             self._restore_position(trainer, checkpoint, self.writer.newest)
@@ -124,7 +128,8 @@ class CheckpointCallback(pl.Callback):
         ranks, epochs = len(checkpoint["rank_states"]) / trainer.world_size, trainer.fit_loop.max_epochs
         if all(isinstance(loader, BatchLoader) for loader in training_loaders(trainer)):
             ranks = 1.0  # its batches are the same on any number of ranks
-        self.start = resume_position(saved, self.plan, epochs or 0, ranks, waits_last)
+        over = 0 <= trainer.max_steps <= checkpoint["global_step"]
+        self.start = resume_position(saved, self.plan, epochs or 0, ranks, waits_last, over)
         self.ended = checkpoint.get("ended") == self.plan.total_steps
         if self.ended and not (waits or checkpoint.get("continues")) and self.start[1]:
             self.start = (self.start[0] + 1, 0)  # the epoch was over for all hooks
@@ -222,7 +227,7 @@ class CheckpointCallback(pl.Callback):
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save or raise TrainingStopped if due, at the end of an epoch and of all hooks."""
         epochs = newest_epoch(trainer) + 1
-        over = trainer.should_stop or epochs >= trainer.fit_loop.max_epochs or steps_are_over(trainer)
+        over = trainer.should_stop or epochs == trainer.max_epochs or steps_are_over(trainer)
         if over or self._is_due(trainer, epochs):
             self._save_state(trainer, value=self._monitored_value())
         self.seen.end_epoch(over)

@@ -5,7 +5,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from train_anywhere.config.schema import EarlyStopping
+from train_anywhere.config.schema import Trainer
 from train_anywhere.errors import ProjectError
 from train_anywhere.training.early_stopping import Patience
 from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
@@ -14,10 +14,15 @@ from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 class EarlyStop(pl.Callback):
     """Callback that ends training when a metric has not improved for `patience` validations."""
 
-    def __init__(self, rule: EarlyStopping, metrics: MetricsCallback, min_epochs: int) -> None:
-        self.rule, self.metrics, self.min_epochs, self.patience = rule, metrics, min_epochs, Patience()
+    def __init__(self, limits: Trainer, metrics: MetricsCallback) -> None:
+        self.limits, self.rule, self.metrics, self.patience = (
+            limits,
+            limits.early_stopping,
+            metrics,
+            Patience(),
+        )
         self._compared, self._resumed = -1, False  # the step of the newest comparison
-        self._sign = 1 if rule.mode == "min" else -1
+        self._sign = 1 if self.rule.mode == "min" else -1
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Compare a validation within an epoch with the best one."""
@@ -59,12 +64,12 @@ class EarlyStop(pl.Callback):
         self.patience, self._resumed = Patience(best, saved["waited"]), True
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Stop a resumed run that had stopped early, unless `trainer.min_epochs` was raised."""
+        """Stop a resumed run that had stopped early, unless `trainer.min_epochs` or `min_steps` was raised."""
         if self._resumed:
             self._end_if_over(trainer, trainer.current_epoch)
 
     def _end_if_over(self, trainer: pl.Trainer, epochs: int) -> None:
-        if epochs < self.min_epochs:
+        if self.limits.is_too_early(epochs, trainer.global_step):
             self.patience.postpone(self.rule)
         elif self.patience.should_stop(self.rule):
             trainer.should_stop = True
