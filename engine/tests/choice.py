@@ -22,17 +22,10 @@ from train_anywhere.job.rank_process import RankProcess, Stop  # noqa: E402
 from train_anywhere.runs.folder import RunDir, create  # noqa: E402
 
 SHORT = [
-    "trainer.max_epochs=2",
-    "trainer.limit_train_batches=3",
-    "trainer.limit_val_batches=1",
-    "trainer.limit_test_batches=1",
-    "trainer.log_every_n_steps=1",
-    "data.batch_size=8",
-    "trainer.accelerator=cpu",
-    "strategy=single",
-    "checkpoint.local=null",
+    "trainer.max_epochs=2", "trainer.limit_train_batches=3", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1",
+    "trainer.log_every_n_steps=1", "data.batch_size=8", "trainer.accelerator=cpu", "strategy=single", "checkpoint.local=null",
     "monitor.progress=none",
-]
+]  # fmt: skip
 
 
 class StopAfter(Stop):

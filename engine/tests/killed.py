@@ -8,16 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 CHANGES = (
-    "os.rename",
-    "os.mkdir",
-    "os.remove",
-    "os.rmdir",
-    "os.link",
-    "os.symlink",
-    "os.truncate",
-    "shutil.rmtree",
-    "subprocess.Popen",
-)
+    "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "shutil.rmtree", "subprocess.Popen",
+)  # fmt: skip
 """Audit events of operations that change something, besides opening a file for writing."""
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC

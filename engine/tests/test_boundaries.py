@@ -310,30 +310,17 @@ def test_one_place_picks_a_framework() -> None:
 
 
 ROOMS = {
-    "config",
-    "training",
-    "training.lightning",
-    "training.keras",
-    "checkpoints",
-    "runs",
-    "distributed",
-    "launch",
-    "monitor",
-    "slurm",
-    "features",
-    "features.each",
-}
+    "config", "training", "training.lightning", "training.keras", "checkpoints", "runs", "distributed", "launch", "monitor", "slurm",
+    "features", "features.each",
+}  # fmt: skip
 OF_A_TASK = re.compile(
     r"\b(pixels?|pictures?|accurac\w+|acc|labels?|classifi\w*|logits|mnist|imagenet|vocabular\w+|(?:number of|num_?)classes)\b",
     re.I,
 )
 IMAGE = re.compile(r"\bimages?\b", re.I)
 CONTAINERS = (
-    "engine/train_anywhere/config/cluster.py",
-    "engine/train_anywhere/config/paths.py",
-    "engine/train_anywhere/slurm/",
-    "slurm/",
-)
+    "engine/train_anywhere/config/cluster.py", "engine/train_anywhere/config/paths.py", "engine/train_anywhere/slurm/", "slurm/",
+)  # fmt: skip
 """Where an image is one of a container."""
 OF_USERS = "engine/train_anywhere/config/checks/monitors.py"
 """Where words are those in names that users give to metrics."""
@@ -382,13 +369,8 @@ SIDES = {
         "src/tasks/lightning/",
         "engine/train_anywhere/data/torch/",
     ),
-    "tensorflow": (
-        "engine/train_anywhere/training/keras/",
-        "src/models/keras/",
-        "src/tasks/keras/",
-        "engine/train_anywhere/data/tf/",
-    ),
-}
+    "tensorflow": ("engine/train_anywhere/training/keras/", "src/models/keras/", "src/tasks/keras/", "engine/train_anywhere/data/tf/"),
+}  # fmt: skip
 
 
 def test_frameworks_stay_on_their_side() -> None:

@@ -40,11 +40,8 @@ def test_a_run_and_a_sweep_and_what_jobs_shows_of_them(tmp_path: Path, width: in
     assert heads[:2] == ["Run folder", "Starting"] and run[-1].split()[-1].startswith(str(tmp_path))
     assert {"train/acc", "lr", "step"} <= set(re.findall(r"[\w/]+(?= \d)", "\n".join(run)))
     keys = [
-        "optimizer.lr=0.001,0.002",
-        "optimizer.weight_decay=0.01",
-        "model.dropout=0.125,0.25",
-        "seed=1234567",
-    ]
+        "optimizer.lr=0.001,0.002", "optimizer.weight_decay=0.01", "model.dropout=0.125,0.25", "seed=1234567",
+    ]  # fmt: skip
     sweep = shown(width, "train.py", "-m", where, *SHORT, *keys, "name=a-name-that-is-long")
     assert "[1/4] optimizer.lr=0.001 model.dropout=0.125" in sweep
     ids = sorted(path.name for path in tmp_path.glob("a-name*/*-0"))

@@ -61,12 +61,7 @@ class Answer:
     written: tuple[str, ...]
 
 
-HEAVY = [
-    "torch",
-    "tensorflow",
-    "keras",
-    "lightning",
-]
+HEAVY = ["torch", "tensorflow", "keras", "lightning"]
 
 
 class Scratch:

@@ -63,19 +63,9 @@ def test_what_is_promised_stands_beside_what_was_found() -> None:
     suites = {goal.suite for goal in GOALS}
     assert evaluate_goals({name: {"exit_code": 1} for name in suites}) == []
     row, nothing = {"seconds": 1.0}, {name: {"exit_code": 1} for name in suites - {"scale"}}
-    [shown] = evaluate_goals(
-        {
-            "scale": {"found": {"ranks": [row, row, {"seconds": 4.704}]}},
-            **nothing,
-        }
-    )
+    [shown] = evaluate_goals({"scale": {"found": {"ranks": [row, row, {"seconds": 4.704}]}}, **nothing})
     assert (shown["found"], shown["met"]) == (0.5, "yes")
-    [shown] = evaluate_goals(
-        {
-            "scale": {"found": {"ranks": [row, row, {"seconds": 94.08}]}},
-            **nothing,
-        }
-    )
+    [shown] = evaluate_goals({"scale": {"found": {"ranks": [row, row, {"seconds": 94.08}]}}, **nothing})
     assert (shown["found"], shown["met"]) == (10.0, "no")
     assert "10" in format_table([shown])
 

@@ -108,16 +108,8 @@ def refused(disk: Disk, local: str, first: int, last: int, error: int) -> None:
 
 
 SMALL_DISKS = (
-    "size=8k",
-    "size=40k",
-    "size=200k",
-    "size=700k",
-    "nr_inodes=4",
-    "nr_inodes=5",
-    "nr_inodes=12",
-    "nr_inodes=20",
-    "nr_inodes=30",
-)
+    "size=8k", "size=40k", "size=200k", "size=700k", "nr_inodes=4", "nr_inodes=5", "nr_inodes=12", "nr_inodes=20", "nr_inodes=30",
+)  # fmt: skip
 
 
 def full(disk: Disk, count: int) -> None:

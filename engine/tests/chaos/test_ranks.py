@@ -29,15 +29,9 @@ MEMORY = Path("/sys/fs/cgroup/memory")
 """Control groups, version 1: what limits a job's memory on clusters."""
 
 OPTIONS = (
-    "model=mlp",
-    "model.dropout=0.3",
-    "data.batch_size=64",
-    "trainer.devices=2",
-    "trainer.accelerator=cpu",
-    "trainer.max_epochs=12",
-    "checkpoint.every_n_steps=3",
-    "monitor.progress=none",
-)
+    "model=mlp", "model.dropout=0.3", "data.batch_size=64", "trainer.devices=2", "trainer.accelerator=cpu", "trainer.max_epochs=12",
+    "checkpoint.every_n_steps=3", "monitor.progress=none",
+)  # fmt: skip
 STRATEGIES = [
     ("lightning", "ddp"),
     ("lightning", "fsdp"),

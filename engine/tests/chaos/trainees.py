@@ -16,21 +16,10 @@ from train_anywhere.errors import CheckpointError
 from train_anywhere.runs.folder import RunDir, create
 
 SMALL = (
-    "name=chaos",
-    "model=mlp",
-    "model.hidden=[16]",
-    "model.dropout=0.3",
-    "data.batch_size=64",
-    "trainer.accelerator=cpu",
-    "trainer.devices=1",
-    "trainer.max_epochs=4",
-    "trainer.limit_train_batches=6",
-    "trainer.limit_val_batches=2",
-    "trainer.limit_test_batches=1",
-    "trainer.early_stopping.patience=50",
-    "checkpoint.every_n_steps=2",
-    "monitor.progress=none",
-)
+    "name=chaos", "model=mlp", "model.hidden=[16]", "model.dropout=0.3", "data.batch_size=64", "trainer.accelerator=cpu",
+    "trainer.devices=1", "trainer.max_epochs=4", "trainer.limit_train_batches=6", "trainer.limit_val_batches=2",
+    "trainer.limit_test_batches=1", "trainer.early_stopping.patience=50", "checkpoint.every_n_steps=2", "monitor.progress=none",
+)  # fmt: skip
 """24 steps, a checkpoint after every second one, everything that a checkpoint has to hold."""
 
 

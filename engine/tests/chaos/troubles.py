@@ -146,15 +146,6 @@ def flip(run: RunDir, all_of_them: bool = False) -> None:
 
 
 TROUBLES = [
-    local_disk_full,
-    shared_disk_full_for_a_while,
-    shared_disk_full,
-    permission_lost,
-    disk_errors,
-    flipped_bit,
-    flipped_bits,
-    slow_shared_disk,
-    clock_set_back,
-    ten_restarts,
-    second_job,
-]
+    local_disk_full, shared_disk_full_for_a_while, shared_disk_full, permission_lost, disk_errors, flipped_bit, flipped_bits,
+    slow_shared_disk, clock_set_back, ten_restarts, second_job,
+]  # fmt: skip

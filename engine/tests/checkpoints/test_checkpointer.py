@@ -207,10 +207,7 @@ def test_another_error_is_not_hidden_by_a_full_disk(
     def full(folder: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    with (
-        pytest.raises(ZeroDivisionError),
-        opened(store, staging) as checkpointer,
-    ):
+    with pytest.raises(ZeroDivisionError), opened(store, staging) as checkpointer:
         checkpointer.patience_s = 0.0
         save(checkpointer, 1, full)
         raise ZeroDivisionError

@@ -175,11 +175,8 @@ def test_both_disks_refuse(staging: Staging, tmp_path: Path, told: list[str]) ->
 def test_a_killed_training_leaves_no_event_behind(tmp_path: Path) -> None:
     """After SIGKILL the batch script copies every byte from the node's disk to the run folder."""
     options = [
-        "model=mlp",
-        "trainer.max_epochs=500",
-        "trainer.accelerator=cpu",
-        "trainer.log_every_n_steps=1",
-    ]
+        "model=mlp", "trainer.max_epochs=500", "trainer.accelerator=cpu", "trainer.log_every_n_steps=1",
+    ]  # fmt: skip
     places = [f"checkpoint.local={tmp_path / 'node'}", f"paths.results={tmp_path / 'results'}"]
     command = [sys.executable, "src/train.py", *options, *places, "monitor.progress=none"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

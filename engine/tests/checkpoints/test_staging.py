@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
-from train_anywhere.checkpoints.disk.staging import (
-    Retention,
-    Staging,
-    read_record,
-    write_record,
-)
+from train_anywhere.checkpoints.disk.staging import Retention, Staging, read_record, write_record
 from train_anywhere.files.node_disk import find_run_folder, run_folder_names
 from train_anywhere.files.removal import MARKER
 from train_anywhere.runs.folder import RunDir

@@ -92,18 +92,11 @@ CHOICES: dict[str, dict[str, Any]] = {
     "task": {"name": "mine", "_target_": "a.b"},
     "data": {"name": "mine", "_target_": "a.b", "batch_size": 32, "workers": 0, "stage": False},
     "model": {"name": "mine", "_target_": "a.b", "from_data": {}, "lora": None},
-    "optimizer": {
-        "name": "mine",
-        "_target_": "a.b",
-        "lr": 0.001,
-        "scale_lr": "none",
-        "no_decay": [],
-        "groups": [],
-    },
+    "optimizer": {"name": "mine", "_target_": "a.b", "lr": 0.001, "scale_lr": "none", "no_decay": [], "groups": []},
     "schedule": {"name": "mine", "_target_": "a.b", "interval": "step"},
     "callbacks": {"mine": {"_target_": "a.b"}},
     "loggers": {"mine": {"_target_": "a.b"}},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("group", CHOICES)

@@ -1,12 +1,18 @@
-"""The schemas of editors fit every file of configs/ and refuse what the project refuses."""
+"""The schemas of editors and docs/reference/keys.md list every key and choice, and refuse what the project refuses."""
 
-from typing import Any
+import re
+from pathlib import Path
+from typing import Any, Literal
 
 import jsonschema
 import pytest
 import yaml
 
-from engine.tools import json_schema
+from engine.tools import json_schema, keys_page
+from train_anywhere.config import schema, strict
+from train_anywhere.config.command.compose import CONFIGS, compose, list_groups
+from train_anywhere.config.keys import flatten
+from train_anywhere.config.limits import Count, Probability
 from train_anywhere.files import ROOT
 
 FILES = [path for path in sorted((ROOT / "configs").rglob("*.yaml")) if path.parent.name != "local"]
@@ -69,3 +75,67 @@ def test_what_is_refused(name: str, text: str) -> None:
 )
 def test_what_fits(name: str, text: str) -> None:
     assert check(name, yaml.safe_load(text)) == ""
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert keys_page.PAGE.read_text() == keys_page.make_page(), "make schemas"
+
+
+def test_every_key_is_on_the_page_with_its_type_and_meaning() -> None:
+    rows = re.findall(r"^\| `([\w.]+)` \| (.*?) \| `(.*?)` \| (.*) \|$", keys_page.PAGE.read_text(), re.M)
+    shown = {key for key, *_ in rows}
+    known = {
+        key.partition("._target_")[0] if key.startswith(("loggers", "callbacks")) else key
+        for key in flatten(compose([]))
+        if not re.search(r"_target_|_check_|from_data|monitors|^\w+\.name$|^cluster.scheduler$", key)
+    }
+    assert len(known) > 120 and known - shown == set()
+    bare = [key for key, kind, _, meaning in rows if key in known and (kind == "any" or not meaning.strip())]
+    assert bare == []
+
+
+def test_every_choice_is_on_the_page() -> None:
+    page = keys_page.PAGE.read_text()
+    for group, choices in list_groups().items():
+        table = page.partition(f"| {group}= | meaning |\n")[2].partition("\n\n")[0]
+        assert group == "local" or re.findall(r"^\| `(\w+)` \| [^ |]", table, re.M) != [], group
+        assert group == "local" or set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == set(choices)
+
+
+@pytest.mark.parametrize(
+    ("hint", "words"),
+    [
+        (int | None, "int or `null`"),
+        (Count, "int ≥ 1"),
+        (Probability, "float ≥ 0, &lt; 1"),
+        (Literal["auto", "cpu"], "`auto` \\| `cpu`"),
+        (None | bool | Literal["test"], "bool or `test` or `null`"),
+        (list[str], "list of strings"),
+        (strict.field_types(schema.Trainer)["nodes"], "int ≥ 1 or a range such as 2-4"),
+        (strict.field_types(schema.Paths)["data"], "path"),
+        (Any, "any"),
+    ],
+)
+def test_types_in_words(hint: Any, words: str) -> None:
+    assert keys_page.type_words(hint) == words
+
+
+def test_a_choice_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file with only a target and a comment has a row with the types of the signature."""
+    configs = tmp_path / "configs"
+    for path in CONFIGS.rglob("*.yaml"):
+        copy = configs / path.relative_to(CONFIGS)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(path.read_text())
+    (configs / "model/mine.yaml").write_text(
+        "# My *best* net, see docs/how-to/your-code.md.\n_target_: src.models.lightning.mlp.mlp\nhidden: [3]  # a | b\n"
+    )
+    (configs / "callbacks/stop.yaml").write_text("_target_: mine.Stop\nrows: [{a: 1}]\n")
+    for module in ("compose", "help_comments"):
+        monkeypatch.setattr(f"train_anywhere.config.command.{module}.CONFIGS", configs)
+    monkeypatch.setattr(keys_page, "CONFIGS", configs)
+    page = keys_page.make_page()
+    assert "| `mine` | My \\*best\\* net, see [how-to/your-code](../how-to/your-code.md). |\n" in page
+    assert "### model=mine\n\n| key |" in page
+    assert "| `model.hidden` | list of int ≥ 1 | `[3]` | a \\| b |\n" in page
+    assert "| `callbacks.stop.rows` | any | `[{a: 1}]` |  |\n" in page

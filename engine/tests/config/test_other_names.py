@@ -137,15 +137,7 @@ def test_each_argument_of_the_trainer_and_its_callbacks_has_a_hint(tree: dict[st
 
 
 NO_HINT = {
-    "auto_insert_metric_name",
-    "check_on_train_epoch_end",
-    "dirpath",
-    "filename",
-    "limit_predict_batches",
-    "log_rank_zero_only",
-    "save_on_exception",
-    "save_on_train_epoch_end",
-    "enable_version_counter",
-    "strict",
-}
+    "auto_insert_metric_name", "check_on_train_epoch_end", "dirpath", "filename", "limit_predict_batches", "log_rank_zero_only",
+    "save_on_exception", "save_on_train_epoch_end", "enable_version_counter", "strict",
+}  # fmt: skip
 """Arguments without a meaning here."""

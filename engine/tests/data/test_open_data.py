@@ -96,14 +96,10 @@ def returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> Any:
 @pytest.mark.parametrize(
     "what",
     [
-        "([1, 2], [3])",
-        "([1, 2], [3], None)",
-        "dict(train=[1, 2], val=[3])",
-        "SimpleNamespace(train=[1, 2], val=[3], test=None)",
-        "[[1, 2], [3]]",
-        "dict(train=[1, 2], validation=[3])",
+        "([1, 2], [3])", "([1, 2], [3], None)", "dict(train=[1, 2], val=[3])", "SimpleNamespace(train=[1, 2], val=[3], test=None)",
+        "[[1, 2], [3]]", "dict(train=[1, 2], validation=[3])",
     ],
-)
+)  # fmt: skip
 def test_a_target_may_return(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     splits = returned(tmp_path, monkeypatch, what)
     assert (splits.train, splits.val, splits.test) == (*TWO, None)

@@ -12,10 +12,7 @@ from train_anywhere.distributed.packages import HOROVOD_VERSION, horovod_problem
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.training.preflight import CHECKS
 
-NAMES = [
-    ("torch", "torch", "pytorch"),
-    ("tensorflow", "tf", "tensorflow"),
-]
+NAMES = [("torch", "torch", "pytorch"), ("tensorflow", "tf", "tensorflow")]
 NAME, SHORT, KEY = NAMES[0]
 """Of a package: its name, in the version of a build, and in Horovod's own notes."""
 

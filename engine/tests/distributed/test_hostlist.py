@@ -17,11 +17,9 @@ LISTS = {
     "rack[1-2]node[3-4]": ["rack1node3", "rack1node4", "rack2node3", "rack2node4"],
     "alvis2-08,alvis3-[01-02]": ["alvis2-08", "alvis3-01", "alvis3-02"],
     "r[1-2]i[0-1]n[08-09]": [f"r{r}i{i}n0{n}" for i in (0, 1) for r in (1, 2) for n in (8, 9)],
-    "a[1-2]b[1-2]c[1-2]d[1-2]": [
-        f"a{a}b{b}c{c}d{d}" for c in (1, 2) for b in (1, 2) for a in (1, 2) for d in (1, 2)
-    ],
+    "a[1-2]b[1-2]c[1-2]d[1-2]": [f"a{a}b{b}c{c}d{d}" for c in (1, 2) for b in (1, 2) for a in (1, 2) for d in (1, 2)],
     "a[8-11],b[1,3]": ["a8", "a9", "a10", "a11", "b1", "b3"],
-}
+}  # fmt: skip
 
 
 def test_expand():
@@ -54,19 +52,8 @@ def test_tasks():
 
 # `scontrol show hostnames` refuses those with brackets too
 BAD = [
-    "",
-    "gpu[01-04",
-    "a,,b",
-    "gpu[]",
-    "gpu[a-b]",
-    "gpu]1[",
-    "n[5-3]",
-    "n[²]",
-    "n[٣]",
-    "n²",
-    "größe",
-    "n[1-2-3]",
-]
+    "", "gpu[01-04", "a,,b", "gpu[]", "gpu[a-b]", "gpu]1[", "n[5-3]", "n[²]", "n[٣]", "n²", "größe", "n[1-2-3]",
+]  # fmt: skip
 BAD += ["n[-1]", "a b", "a;b", "a/b", "$(id)", "n[1,]", "n[ 1]", f"n[{'9' * 5000}]"]
 BAD_TASKS = ["", "2(x", "two", "2,", "-1", "²", "٣", "2(x²)", "1" * 5000]
 

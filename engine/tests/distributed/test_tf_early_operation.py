@@ -21,11 +21,8 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy()
 print("created", strategy.num_replicas_in_sync)
 """
 REFUSED = [
-    "tf.constant(1)",
-    "keras.layers.Dense(1).build((None, 2))",
-    "tf.data.Dataset.range(3)",
-    "tf.config.list_logical_devices()",
-]
+    "tf.constant(1)", "keras.layers.Dense(1).build((None, 2))", "tf.data.Dataset.range(3)", "tf.config.list_logical_devices()",
+]  # fmt: skip
 ALLOWED = "keras.utils.set_random_seed(1); tf.random.set_seed(1); tf.config.list_physical_devices()"
 
 
@@ -47,11 +44,8 @@ def test_a_training_imports_its_task_after_the_strategy(tmp_path: Path) -> None:
         "from examples.keras_model import make_model, open_data\n"
     )
     words = [
-        "framework=keras",
-        "strategy=multiworker_mirrored",
-        "trainer.devices=2",
-        "trainer.accelerator=cpu",
-    ]
+        "framework=keras", "strategy=multiworker_mirrored", "trainer.devices=2", "trainer.accelerator=cpu",
+    ]  # fmt: skip
     own = ["task._target_=early.make_model", "data._target_=early.open_data", "data.batch_size=32"]
     short = ["trainer.fast_dev_run=true", f"paths.results={tmp_path / 'results'}"]
     command = [sys.executable, str(ROOT / "src" / "train.py"), *words, *own, *short]

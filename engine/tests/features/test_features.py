@@ -35,13 +35,10 @@ class Mine(Feature):
 @pytest.mark.parametrize(
     "key",
     [
-        "trainer.detect_nan=off,warn,stop",
-        "monitor.sample_seconds=5,10",
-        "monitor.serve=true,false",
-        "checkpoint.every_n_steps=10,null",
-        "name=a,b",
+        "trainer.detect_nan=off,warn,stop", "monitor.sample_seconds=5,10", "monitor.serve=true,false",
+        "checkpoint.every_n_steps=10,null", "name=a,b",
     ],
-)
+)  # fmt: skip
 def test_members_that_differ_in_nothing_of_the_script_share_it(make_config: MakeConfig, key: str) -> None:
     name, _, values = key.partition("=")
     members = [make_config("cluster=slurm", f"{name}={value}") for value in values.split(",")]

@@ -21,11 +21,7 @@ MODEL = ("model._target_=engine.tests.features.hub_model.pretrained", "model.fro
 
 
 def folders(cache: str) -> dict[str, str]:
-    return {
-        "HF_HOME": f"{cache}/huggingface",
-        "TORCH_HOME": f"{cache}/torch",
-        "KERAS_HOME": f"{cache}/keras",
-    }
+    return {"HF_HOME": f"{cache}/huggingface", "TORCH_HOME": f"{cache}/torch", "KERAS_HOME": f"{cache}/keras"}
 
 
 @pytest.mark.parametrize(
@@ -143,20 +139,12 @@ def hub_error() -> BaseException:
     "error",
     [
         raised_in("torch.hub", urllib.error.URLError("Name or service not known")),
-        raised_in(
-            "transformers.utils.hub",
-            OSError("We couldn't connect to 'https://huggingface.co' to load the files"),
-        ),
+        raised_in("transformers.utils.hub", OSError("We couldn't connect to 'https://huggingface.co' to load the files")),
         hub_error(),
-        caused(
-            ConfigError("model can't be made"), raised_in("timm.models", urllib.error.URLError("refused"))
-        ),
-        raised_in(
-            "keras.src.utils.file_utils",
-            Exception("URL fetch failure on https://storage.googleapis.com/w.h5: None"),
-        ),
+        caused(ConfigError("model can't be made"), raised_in("timm.models", urllib.error.URLError("refused"))),
+        raised_in("keras.src.utils.file_utils", Exception("URL fetch failure on https://storage.googleapis.com/w.h5: None")),
     ],
-)
+)  # fmt: skip
 def test_downloads_that_fail_get_one_message(make_config: Any, tmp_path: Path, error: BaseException) -> None:
     config = make_config("cluster=narval", "cluster.account=def-x", "cluster.check=warn")
     message = missing_file_error(config, RunDir(tmp_path), error)

@@ -60,12 +60,7 @@ def test_text_after_a_gap_continues_below_it() -> None:
 @pytest.mark.new_process
 @pytest.mark.parametrize(
     "words",
-    [
-        "src/jobs.py",
-        "src/evaluate.py",
-        "src/train.py",
-        *(f"-m train_anywhere {verb}" for verb in VERBS),
-    ],
+    ["src/jobs.py", "src/evaluate.py", "src/train.py", *(f"-m train_anywhere {verb}" for verb in VERBS)],
 )
 def test_help_fits_80_columns(words: str) -> None:
     path, *verb = (str(ROOT / words),) if words.startswith("src") else (None, words.rpartition(" ")[2])

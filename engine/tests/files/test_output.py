@@ -34,18 +34,9 @@ def ended(redirection: str, tmp_path: Path) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     "redirection, says",
     [
-        (
-            ">/dev/full 2>{said}",
-            "standard output can't be written (No space left on device); continuing",
-        ),
-        (
-            "2>{said} | head -1",
-            "standard output can't be written (Broken pipe); continuing without it.",
-        ),
-        (
-            "2>/dev/full >{said}",
-            "standard error can't be written (No space left on device); continuing",
-        ),
+        (">/dev/full 2>{said}", "standard output can't be written (No space left on device); continuing"),
+        ("2>{said} | head -1", "standard output can't be written (Broken pipe); continuing without it."),
+        ("2>/dev/full >{said}", "standard error can't be written (No space left on device); continuing"),
         (">/dev/full 2>/dev/full", ""),
         ("2>&-", ""),
         (">&- 2>&- <&-", ""),

@@ -301,12 +301,8 @@ def test_what_only_looks_like_a_removal_is_not_reported() -> None:
 # --- the real command, where only one folder can be written -----------------------------------------------------------
 
 OPTIONS = [
-    "model=mlp",
-    "model.hidden=[8]",
-    "trainer.accelerator=cpu",
-    "trainer.max_epochs=1",
-    "trainer.limit_train_batches=3",
-]
+    "model=mlp", "model.hidden=[8]", "trainer.accelerator=cpu", "trainer.max_epochs=1", "trainer.limit_train_batches=3",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

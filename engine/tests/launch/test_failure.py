@@ -26,10 +26,7 @@ from train_anywhere.testing.plugin import FRAMEWORKS
 Train = Callable[..., "CompletedProcess[str]"]
 Capture = pytest.CaptureFixture[str]
 
-BASES = {
-    "lightning": "lightning.pytorch",
-    "keras": "keras.callbacks",
-}
+BASES = {"lightning": "lightning.pytorch", "keras": "keras.callbacks"}
 STRATEGIES = {
     "lightning": ("ddp", pytest.param("fsdp", marks=pytest.mark.slow)),
     "keras": ("multiworker_mirrored",),
@@ -129,13 +126,7 @@ def once(done: "CompletedProcess[str]", how: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("framework", "strategy"),
-    [
-        ("lightning", "ddp"),
-        ("keras", "multiworker_mirrored"),
-    ],
-)
+@pytest.mark.parametrize(("framework", "strategy"), [("lightning", "ddp"), ("keras", "multiworker_mirrored")])
 def test_a_planned_stop_is_a_summary(
     ended: Callable[..., "CompletedProcess[str]"], tmp_path: Path, framework: str, strategy: str
 ) -> None:

@@ -26,12 +26,8 @@ pytestmark = pytest.mark.new_process
 MEMBERS = pytest.mark.skipif(bool(framework_problem("lightning")), reason="the members train with lightning")
 SPOILER = "+callbacks.spoiler._target_=engine.tests.launch.spoilers.Spoiler"
 SMALL = (
-    "model=mlp",
-    "trainer.max_steps=2",
-    "trainer.accelerator=cpu",
-    "monitor.progress=plain",
-    "monitor.report=false",
-)
+    "model=mlp", "trainer.max_steps=2", "trainer.accelerator=cpu", "monitor.progress=plain", "monitor.report=false",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

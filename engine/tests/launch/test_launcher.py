@@ -36,13 +36,9 @@ TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node=2")
     ("ends", "code", "sentence"),
     [
         ("sys.exit(9 * int(os.environ['RANK']))", 9, "rank 1 ended with exit code 9; the other"),
-        (
-            "os.environ['RANK'] == '0' and os.kill(os.getpid(), 9); time.sleep(60)",
-            137,
-            "rank 0 ended with signal SIGKILL; the other",
-        ),
+        ("os.environ['RANK'] == '0' and os.kill(os.getpid(), 9); time.sleep(60)", 137, "rank 0 ended with signal SIGKILL; the other"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.quick(
     "os.environ['RANK'] == '0' and os.kill(os.getpid(), 9); time.sleep(60)-137-rank 0 ended with signal SIGKILL; the other"
 )

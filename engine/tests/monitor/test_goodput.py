@@ -13,16 +13,8 @@ FIRST = {
     "step": 1000,
     "ended_by": "killed",
     "devices": 4,
-    "seconds": {
-        "before": 25,
-        "start": 15,
-        "step": 1000,
-        "data": 200,
-        "slow": 50,
-        "validation": 100,
-        "checkpoint": 50,
-    },
-}
+    "seconds": {"before": 25, "start": 15, "step": 1000, "data": 200, "slow": 50, "validation": 100, "checkpoint": 50},
+}  # fmt: skip
 SECOND = {
     **FIRST,
     "allocated": f"{DAY}09:30:00+00:00",

@@ -77,12 +77,7 @@ def trained(train, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_that_was_killed_and_went_on(trained: Path) -> None:
     shown = Page(trained / "report.html")
     assert shown.fetched == []
-    wanted = [
-        "Attempts and checkpoints",
-        "Curves",
-        "This run",
-        "Configuration: keys that were set",
-    ]
+    wanted = ["Attempts and checkpoints", "Curves", "This run", "Configuration: keys that were set"]
     assert [h for h in wanted if h not in shown.headings] == []
     assert {"loss", "loss (logarithmic)"} & {*shown.headings}
     assert "killed" in shown.text and "completed" in shown.text
@@ -124,12 +119,8 @@ def test_of_what_is_missing_nothing_is_said(trained: Path, damage: str) -> None:
 @pytest.mark.slow
 def test_files_that_hold_something_else_are_no_error(trained: Path) -> None:
     junk = [
-        "",
-        "\0\xff",
-        "[1, 2]",
-        '{"ranks": 5, "hang": 3, "slow": [7], "hangs": {}}',
-        "time,cpu_use_percent\nnow,much\n",
-    ]
+        "", "\0\xff", "[1, 2]", '{"ranks": 5, "hang": 3, "slow": [7], "hangs": {}}', "time,cpu_use_percent\nnow,much\n",
+    ]  # fmt: skip
     folder = trained / "monitor"
     for name in ("watch.json", "times.json", "vm.csv", "ranks-vm.json"):
         for content in junk:

@@ -62,10 +62,7 @@ def test_a_rank_that_waits_for_data_is_said_to() -> None:
     stragglers, said = Stragglers(), list[str]()
     for _ in range(5):
         said += stragglers.update(ranks)
-        ranks = [
-            _later(ranks[0], 1.0, 100),
-            replace(_later(ranks[1], 4.0, 100), data=ranks[1].data + 3.0),
-        ]
+        ranks = [_later(ranks[0], 1.0, 100), replace(_later(ranks[1], 4.0, 100), data=ranks[1].data + 3.0)]
     assert "(40.0 ms a batch, of which 30.0 ms wait for data; median of the others 10.0 ms)" in said[0]
 
 

@@ -4,33 +4,23 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.tests.program.conftest import RUN, Latest, Run
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.runs.folder import RunDir
 
 SHOW = Path(__file__).with_name("show.py")
 ADDED = {"PATH", "PYTHONPATH", "SHOW_IN"}
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    def start(*words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
-        command = [
-            sys.executable,
-            str(ROOT / "src" / "run.py"),
-            f"paths.results={tmp_path / 'results'}",
-            *words,
-        ]
-        options = {"cwd": tmp_path, **options}
-        return subprocess.run(command, capture_output=True, text=True, timeout=200, **options)
-
-    return start
+def run(run: Run, tmp_path: Path) -> Run:
+    return partial(run, cwd=tmp_path)
 
 
 def shown(tmp_path: Path, rank: int = 0) -> dict[str, Any]:
@@ -79,7 +69,7 @@ def test_ranks_get_their_variables_besides(run: Run, tmp_path: Path) -> None:
         assert (found["TRAIN_METRICS"] == os.devnull) == (rank == 1)
 
 
-def test_a_lightning_run_keeps_the_backend(run: Run, tmp_path: Path) -> None:
+def test_a_lightning_run_keeps_the_backend(run: Run) -> None:
     """Only framework=keras chooses TensorFlow."""
     code = "import os, train_anywhere; print(os.environ.get('KERAS_BACKEND'), end=' ')\n"
     code += "from train_anywhere.config.command.compose import compose; from train_anywhere.config.load import load\n"
@@ -90,7 +80,7 @@ def test_a_lightning_run_keeps_the_backend(run: Run, tmp_path: Path) -> None:
         assert subprocess.check_output(command, env=environ, text=True, cwd=ROOT) == printed
 
 
-def test_a_module_in_its_folder(run: Run, tmp_path: Path) -> None:
+def test_a_module_in_its_folder(run: Run, tmp_path: Path, latest: Latest) -> None:
     """`python -m pkg.train` of a folder outside the project, and a script that imports from it."""
     package = tmp_path / "nano" / "pkg"
     package.mkdir(parents=True)
@@ -107,7 +97,7 @@ def test_a_module_in_its_folder(run: Run, tmp_path: Path) -> None:
     assert second["folder"] == str(tmp_path / "nano") and second["arguments"] == ["c"]
     assert second["environ"]["PYTHONPATH"].split(":")[0] == str(tmp_path / "nano")
     # resumed from another folder, the same program
-    folder = (tmp_path / "results" / "latest").resolve()
+    folder = latest()
     RunDir(folder).update(state="failed")
     (folder / "shown-0.json").unlink()
     ok(run(f"resume={folder}", cwd=ROOT))
@@ -125,14 +115,14 @@ def tools(tmp_path: Path) -> Path:
     return folder
 
 
-def test_commands_of_the_environment(run: Run, tmp_path: Path, tools: Path) -> None:
+def test_commands_of_the_environment(run: Run, tmp_path: Path, latest: Latest, tools: Path) -> None:
     """Python in a shell script is that of the run, although the environment is not activated."""
     environ = {**os.environ, "PATH": f"{tools}:/usr/bin:/bin"}
     printed = ok(run("--", "anomalib", "fit", "--a=$HOME", env=environ))
     assert "anomalib: fit --a=$HOME" in printed
     found = shown(tmp_path)
     assert os.path.realpath(found["python"]) == os.path.realpath(sys.executable)
-    assert (tmp_path / "results" / "latest").resolve().parent.name == "anomalib"
+    assert latest().parent.name == "anomalib"
     assert found["environ"]["PATH"].split(":")[0] == str(Path(sys.executable).parent)
     assert "anomalib: x" in ok(run("--", str(tools / "anomalib"), "x", env=environ))
     assert "bash" in ok(run("--", "bash", "-c", "echo bash"))
@@ -178,11 +168,11 @@ def test_torchrun_starts_a_process_for_each_device(run: Run, tmp_path: Path) -> 
     assert [shown(tmp_path, rank)["environ"]["LOCAL_WORLD_SIZE"] for rank in (0, 1)] == ["2", "2"]
 
 
-def test_arguments_name_folders_of_the_run(run: Run, tmp_path: Path) -> None:
+def test_arguments_name_folders_of_the_run(run: Run, tmp_path: Path, latest: Latest) -> None:
     """Only the variables of the run are replaced: no shell reads the arguments."""
     words = ["--out=$TRAIN_PERSISTENT_CHECKPOINTS", "${TRAIN_RUN}/x", "$TRAIN_RUNS", "$HOME", "{x}"]
     ok(run("--", str(SHOW), *words))
-    folder = (tmp_path / "results" / "latest").resolve()
+    folder = latest()
     assert shown(tmp_path)["arguments"] == [
         f"--out={folder}/checkpoints",
         f"{folder}/x",
@@ -192,7 +182,7 @@ def test_arguments_name_folders_of_the_run(run: Run, tmp_path: Path) -> None:
     ]
 
 
-def test_arguments_of_a_later_start(run: Run, tmp_path: Path) -> None:
+def test_arguments_of_a_later_start(run: Run, tmp_path: Path, latest: Latest) -> None:
     """They are added from the second start on, if there is a checkpoint."""
     (tmp_path / "mine.py").write_text(
         "import os, sys; from pathlib import Path; print(sys.argv[1:], flush=True)\n"
@@ -200,17 +190,15 @@ def test_arguments_of_a_later_start(run: Run, tmp_path: Path) -> None:
         "if '--saves' in sys.argv: (folder / 'a.pt').touch()\nsys.exit(7)\n"
     )
     keys = (
-        "trainer.devices=2",
-        "trainer.accelerator=cpu",
-        "program.resume_args=--init_from=resume --ckpt '$TRAIN_RUN/a b'",
-    )
+        "trainer.devices=2", "trainer.accelerator=cpu", "program.resume_args=--init_from=resume --ckpt '$TRAIN_RUN/a b'",
+    )  # fmt: skip
     first = run(*keys, "--", "mine.py", "--saves").stdout
-    folder = (tmp_path / "results" / "latest").resolve()
+    folder = latest()
     assert first.count("['--saves']") == 2
     again = run(f"resume={folder}").stdout
     assert again.count(f"['--saves', '--init_from=resume', '--ckpt', '{folder}/a b']") == 2
     run(*keys, "--", "mine.py")
-    other = (tmp_path / "results" / "latest").resolve()
+    other = latest()
     assert other != folder
     assert run(f"resume={other}").stdout.count("[]") == 2
 
@@ -243,7 +231,7 @@ def test_what_a_program_printed_is_in_its_log(tmp_path: Path) -> None:
         "echo one\necho two >&2\nprintf 'at 10%%\\rat 20%%\\n'\nprintf three\nexit 3\n"
     )
     results = f"paths.results={tmp_path / 'results'}"
-    command = [sys.executable, str(ROOT / "src/run.py"), results, "--", "bash", "both.sh"]
+    command = [*RUN, results, "--", "bash", "both.sh"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 3 and "one\n" in done.stdout and "two\n" in done.stderr
     jobs = [sys.executable, str(ROOT / "src/jobs.py"), "logs", "--results", str(tmp_path / "results")]

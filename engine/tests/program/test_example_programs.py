@@ -17,10 +17,8 @@ from train_anywhere.runs.facts import curves
 
 TWO = ("trainer.devices=2", "trainer.accelerator=cpu", "program.processes=rank")
 OWN_LOOP = (
-    "program.resume_args=--init_from=resume",
-    "examples/programs/own_loop.py",
-    "--out_dir=$TRAIN_PERSISTENT_CHECKPOINTS",
-)
+    "program.resume_args=--init_from=resume", "examples/programs/own_loop.py", "--out_dir=$TRAIN_PERSISTENT_CHECKPOINTS",
+)  # fmt: skip
 
 
 def command(results: Path, keys: tuple[str, ...], program: tuple[str, ...]) -> list[str]:
@@ -46,20 +44,10 @@ def needs(package: str) -> pytest.MarkDecorator:
         ("lightning", OWN_LOOP[:1], OWN_LOOP[1:]),
         pytest.param("lightning", (), ("examples/programs/fabric_loop.py",), marks=pytest.mark.slow),
         pytest.param("keras", (), ("examples/programs/tf_loop.py",), marks=pytest.mark.slow),
-        pytest.param(
-            "lightning",
-            (),
-            ("examples/programs/hf_trainer.py",),
-            marks=[pytest.mark.slow, needs("transformers")],
-        ),
-        pytest.param(
-            "lightning",
-            (),
-            ("examples/programs/accelerate_loop.py",),
-            marks=[pytest.mark.slow, needs("accelerate")],
-        ),
+        pytest.param("lightning", (), ("examples/programs/hf_trainer.py",), marks=[pytest.mark.slow, needs("transformers")]),
+        pytest.param("lightning", (), ("examples/programs/accelerate_loop.py",), marks=[pytest.mark.slow, needs("accelerate")]),
     ],
-)
+)  # fmt: skip
 def test_killed_and_continued(
     tmp_path: Path, framework: str, keys: tuple[str, ...], program: tuple[str, ...]
 ) -> None:

@@ -44,14 +44,8 @@ def test_a_dry_run_shows_one_array_and_writes_nothing(
     start: Start, folder: Path, how: tuple[str, ...]
 ) -> None:
     keys = (
-        "cluster=neuron",
-        "nodes=2",
-        "devices=8",
-        "comment=pytorch",
-        "check=warn",
-        "local_disk=/scratch",
-        "results=/var/tmp/r",
-    )
+        "cluster=neuron", "nodes=2", "devices=8", "comment=pytorch", "check=warn", "local_disk=/scratch", "results=/var/tmp/r",
+    )  # fmt: skip
     shown = start(*how, *DRY, *(f"hydra.launcher.{key}" for key in keys), "lr=0.1,0.01")
     for line in ("--array=0-1", "--nodes=2", "--ntasks=16", "--gres=gpu:8", "--partition=amd_a100nv_8"):
         assert f"#SBATCH {line}\n" in shown

@@ -79,12 +79,8 @@ def test_a_line_of_python(run: Run, tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_lines_of_json(run: Run, tmp_path: Path) -> None:
     """A line that is not JSON is skipped with one note. NaN is a value, strings are not."""
     lines = [
-        '{"step": 10, "loss": 0.5, "note": "x", "epoch": 2}',
-        "no",
-        "[1]",
-        '{"loss": NaN}',
-        '{"step": 12.0, "lr": 0.1}',
-    ]
+        '{"step": 10, "loss": 0.5, "note": "x", "epoch": 2}', "no", "[1]", '{"loss": NaN}', '{"step": 12.0, "lr": 0.1}',
+    ]  # fmt: skip
     source = f"import os\nopen(os.environ['TRAIN_METRICS'], 'a').write({chr(10).join(lines)!r})"
     done = run(source)
     assert done.stdout.count("note: lines of $TRAIN_METRICS that are not JSON objects are skipped") == 1
@@ -236,12 +232,8 @@ def test_a_sweep_runs_one_after_the_other(
 def test_a_search_uses_the_metrics(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     words = (
-        "-m",
-        "hydra/sweeper=optuna",
-        "hydra.sweeper.n_trials=3",
-        "args.lr=interval(0.01,0.1)",
-        "checkpoint.monitor=loss",
-    )
+        "-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=3", "args.lr=interval(0.01,0.1)", "checkpoint.monitor=loss",
+    )  # fmt: skip
     done = run(LEARNS, *words, arguments=("--lr", "{args.lr}"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Best:          loss " in done.stdout and len([*(tmp_path / "results" / "mine").glob("*-?")]) >= 3

@@ -23,14 +23,8 @@ ANYTHING = st.recursive(
     max_leaves=6,
 )
 TREES = (
-    "cluster=slurm",
-    "data=mnist",
-    "data=synthetic",
-    "model=mlp",
-    "optimizer=sgd",
-    "schedule=step",
-    "strategy=horovod",
-)
+    "cluster=slurm", "data=mnist", "data=synthetic", "model=mlp", "optimizer=sgd", "schedule=step", "strategy=horovod",
+)  # fmt: skip
 PLACES = sorted({tuple(k.split(".")) for t in TREES for k in flatten(compose([t]))})
 PLACES += [
     ("cluster", "site", "nodes"),

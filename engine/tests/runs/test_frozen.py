@@ -61,13 +61,9 @@ DAMAGED = [
     ("run.json", b"\xff", "is damaged (not UTF-8); rename it"),
     ("run.json", b"[1, 2]", "is not what this project writes there; rename it"),
     ("run.json", b'{"format": 2, "attempts": 5}', "is not what this project writes there; rename it"),
-    (
-        "run.json",
-        b'{"format": 2, "attempts": [{"step": "x"}]}',
-        "is not what this project writes there; rename it",
-    ),
+    ("run.json", b'{"format": 2, "attempts": [{"step": "x"}]}', "is not what this project writes there; rename it"),
     ("run.json", b"[" * 100_000, "is damaged (no JSON)"),
-]
+]  # fmt: skip
 
 
 def test_a_damaged_file_is_named(run: RunDir) -> None:

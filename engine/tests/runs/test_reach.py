@@ -249,12 +249,8 @@ def test_a_search_continues_only_trials_of_its_own(
 
 def test_an_evaluation_asks_only_for_what_it_uses(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     words = (
-        "data=mnist",
-        "data.dir=/tmp/x",
-        "loggers=mlflow",
-        "loggers.mlflow.tracking_uri=http://127.0.0.1:9",
-        "monitor.serve=true",
-    )
+        "data=mnist", "data.dir=/tmp/x", "loggers=mlflow", "loggers.mlflow.tracking_uri=http://127.0.0.1:9", "monitor.serve=true",
+    )  # fmt: skip
     _, own = make_run(*words)
     read_config(own, [])
     run = handed_over(own)

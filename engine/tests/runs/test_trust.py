@@ -85,13 +85,9 @@ def test_a_foreign_run_does_not_speak_for_the_user(
 @pytest.mark.parametrize(
     "line",
     [
-        "hydra.run.dir=/tmp/x",
-        "+hydra.searchpath=[/tmp/x]",
-        "hydra/launcher=slurm",
-        "--config-dir=/tmp/x",
-        "-m",
+        "hydra.run.dir=/tmp/x", "+hydra.searchpath=[/tmp/x]", "hydra/launcher=slurm", "--config-dir=/tmp/x", "-m",
     ],
-)
+)  # fmt: skip
 def test_flags_and_hydra_s_keys_of_a_run_are_not_used(
     make_run: Make, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ A test that powers a node off boots it again. Testbeds end with pytest, however 
 """
 
 import hashlib
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -23,8 +24,13 @@ from typing import Any
 import pytest
 
 from engine.tests.slurm.login import Login, set_step_seconds
+from engine.tests.slurm.scripts import SCRATCH, Ask, Scripts
 from tools.testbed.testbed_cluster import Testbed
 from tools.testbed.testbed_config import describe_missing
+from train_anywhere.config.schema import Config
+from train_anywhere.slurm.rules.job_rules import Request
+from train_anywhere.slurm.submission.prepare import placeholder_job
+from train_anywhere.training.preflight import data_problems
 
 MAKE_ROOT = Path(__file__).with_name("make_root.sh")
 
@@ -145,3 +151,21 @@ def project(tmp_path: Path) -> Path:
     (root / "ignored").mkdir()
     (root / "ignored" / "big.bin").write_text("x")
     return root
+
+
+@pytest.fixture
+def scripts(make_config: Callable[..., Config], tmp_path: Path) -> Scripts:
+    """Scripts of jobs, run in a new folder."""
+    return Scripts(make_config, tmp_path)
+
+
+@pytest.fixture
+def ask(make_config: Callable[..., Config]) -> Ask:
+    """Return a function for the request of a job with a line of keys."""
+
+    def ask(line: str, folder: str = "/home/me") -> Request:
+        config = make_config(*shlex.split(line))
+        members = range(2) if "sweep" in line else None
+        return Request(config, placeholder_job(config, None, members), data_problems, Path(folder), SCRATCH)
+
+    return ask

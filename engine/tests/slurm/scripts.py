@@ -6,13 +6,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from train_anywhere.config.schema import Config
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import write_frozen
+from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.script.job import Job, make_job
 from train_anywhere.slurm.script.render import render
+
+SCRATCH = {"USER": "me", "SCRATCH": "/scratch/me"}
+Ask = Callable[..., Request]
+"""`ask("cluster=slurm ...", folder="/home/me")`: the request of a job."""
 
 
 def make(make_config: Callable[..., Config], *overrides: str, **changes: object) -> Job:
@@ -94,3 +100,22 @@ def run_script(
         )
     done.stderr = (folder / "errors").read_text()
     return done
+
+
+class Scripts:
+    """Scripts of jobs on `cluster=slurm`, rendered, or run by bash in a folder."""
+
+    def __init__(self, make_config: Callable[..., Config], folder: Path) -> None:
+        self.make_config, self.folder = make_config, folder
+
+    def make(self, *overrides: str, **changes: object) -> Job:
+        """Return a job with other keys, and with other fields of the job or its cluster."""
+        return make(self.make_config, *overrides, **changes)
+
+    def render(self, *overrides: str, **changes: object) -> str:
+        """Return the script of such a job."""
+        return render(self.make(*overrides, **changes))
+
+    def run(self, srun: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run a one-rank job's script with a shell line as its srun."""
+        return run_script(self.make_config, self.folder, srun, **options)

@@ -13,12 +13,8 @@ from tools.testing.weights import final_weights, info, largest_difference
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
 KEPT = (
-    "checkpoint.every_n_epochs=1000",
-    "checkpoint.every_n_steps=20",
-    "data.batch_size=24",
-    "optimizer=sgd",
-    "model.dropout=0",
-)
+    "checkpoint.every_n_epochs=1000", "checkpoint.every_n_steps=20", "data.batch_size=24", "optimizer=sgd", "model.dropout=0",
+)  # fmt: skip
 
 
 @pytest.mark.slow

@@ -8,19 +8,15 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import Login, log, wait_for
-from engine.tests.slurm.test_program import LIGHTNING, folder_of, submit
+from engine.tests.slurm.programs import LIGHTNING, folder_of, submit
 from tools.testbed.testbed_cluster import Testbed
 from tools.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
 SIZE = (
-    "cluster=slurm",
-    "trainer.devices=1",
-    "checkpoint.local=null",
-    "cluster.cpus_per_task=1",
-    "cluster.mem=1G",
-)
+    "cluster=slurm", "trainer.devices=1", "checkpoint.local=null", "cluster.cpus_per_task=1", "cluster.mem=1G",
+)  # fmt: skip
 
 SHELL = """#!/bin/bash
 saved() { echo "saving after $1"; sleep 3; scontrol requeue "$SLURM_JOB_ID" && echo requeued; }
@@ -49,7 +45,9 @@ def programs(login: Login, kind: str) -> Path:
     """Write a program that requeues its job itself, and return its path."""
     if kind == "lightning":
         before, _, after = LIGHTNING.partition("class Net")
-        folder = folder_of(login, "pl", mine_py=f"{before}{SAVING}\nclass Net{after}".replace("120", "1200"))
+        folder = folder_of(
+            login, "pl", mine_py=f"{before}{SAVING}\nclass Net{after}".replace("(60, 1)", "(1200, 1)")
+        )
         return folder / "mine.py"
     folder = folder_of(login, kind.replace(" ", "-"), mine_sh=SHELL.replace("SIGNALS", kind))
     (folder / "mine.sh").chmod(0o755)

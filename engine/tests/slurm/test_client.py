@@ -176,12 +176,9 @@ def test_what_slurm_conf_forbids_is_said_before_a_folder_is_made(
         here = f"paths.results={login.results}"
         uneven = ("trainer.nodes=2", "trainer.total_devices=3")
         wrong = {
-            (
-                "-m",
-                "seed=range(7)",
-            ): "7 members, but an array of this cluster can have at most 6 (MaxArraySize",
+            ("-m", "seed=range(7)"): "7 members, but an array of this cluster can have at most 6 (MaxArraySize",
             uneven: "SelectType=select/linear (SelectTypeParameters=CR_MEMORY)",
-        }
+        }  # fmt: skip
         for words, says in wrong.items():
             for dry in ([], ["dry_run=test"], ["dry_run=true"]):
                 refused = login.command("train", "cluster=slurm", *words, *dry, here)

@@ -93,14 +93,7 @@ def test_other_launch_methods(login: Login, launch: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "launch",
-    [
-        pytest.param("srun", marks=pytest.mark.slow),
-        "torchrun",
-        "mpirun",
-    ],
-)
+@pytest.mark.parametrize("launch", [pytest.param("srun", marks=pytest.mark.slow), "torchrun", "mpirun"])
 def test_technion_trains_three_ranks_on_two_nodes(
     testbed_for: Callable[..., Testbed], shared_dir: Path, launch: str
 ) -> None:
@@ -129,12 +122,8 @@ def test_horovodrun_reaches_the_other_node_without_ssh(
 ) -> None:
     require((Path(sys.executable).parent / "horovodrun").exists(), "make horovod")
     words = [
-        "cluster=slurm",
-        "strategy=horovod",
-        "launch=horovodrun",
-        "trainer.nodes=2",
-        "trainer.total_devices=3",
-    ]
+        "cluster=slurm", "strategy=horovod", "launch=horovodrun", "trainer.nodes=2", "trainer.total_devices=3",
+    ]  # fmt: skip
     run = login.result(*words, *SAMPLED, timeout=240)
     assert per_host(run) == [2, 1]
     assert sampled(run) == sorted(info(run)["hosts"])

@@ -55,15 +55,11 @@ def test_a_run_that_is_complete_is_not_waited_for(fakes: Fakes) -> None:
 @pytest.mark.parametrize(
     ("queue", "state", "says"),
     [
-        (
-            "4001|FAILED\n",
-            "failed",
-            "that run failed, so a job that waits for it would never start; resume it first",
-        ),
+        ("4001|FAILED\n", "failed", "that run failed, so a job that waits for it would never start; resume it first"),
         ("4001|CANCELLED\n", "queued", "that run was cancelled, so"),
         ("4001|TIMEOUT\n", "running", "that run is timeout, so"),
     ],
-)
+)  # fmt: skip
 def test_a_run_that_will_not_be_complete_is_refused(fakes: Fakes, queue: str, state: str, says: str) -> None:
     fakes.submit()
     fakes.queue.write_text(queue)

@@ -21,12 +21,8 @@ from train_anywhere.slurm.script.render import render
 SCRIPT = "#!/bin/bash\n#SBATCH --job-name=x\n#SBATCH --partition=main\n"
 
 ASKED = (
-    "cluster=slurm",
-    "cluster.time=600",
-    "cluster.mem=2G",
-    "cluster.begin=now+1hour",
-    "trainer.devices=2",
-)
+    "cluster=slurm", "cluster.time=600", "cluster.mem=2G", "cluster.begin=now+1hour", "trainer.devices=2",
+)  # fmt: skip
 
 OF_SBATCH = {
     "SBATCH_TIMELIMIT": "1", "SBATCH_MEM_PER_NODE": "100M", "SBATCH_MEM_PER_CPU": "100M", "SBATCH_MEM_PER_GPU": "100M",
@@ -102,12 +98,8 @@ def test_a_job_of_a_shell_of_an_earlier_allocation_trains(
         "SBATCH_TIMELIMIT": "1", "SBATCH_ARRAY_INX": "0-1", "SBATCH_WAIT": "1",
     }  # fmt: skip
     words = [
-        "cluster=slurm",
-        "cluster.mem=2G",
-        "cluster.time=600",
-        "trainer.max_epochs=1",
-        "monitor.tensorboard=false",
-    ]
+        "cluster=slurm", "cluster.mem=2G", "cluster.time=600", "trainer.max_epochs=1", "monitor.tensorboard=false",
+    ]  # fmt: skip
     ours = login.testbed.env
     monkeypatch.setattr(login.testbed, "env", lambda: {**ours(), **left})
     tested = login.train(*words, "dry_run=test")

@@ -258,13 +258,10 @@ def test_another_style_of_yaml(site: Site, differences: Compare) -> None:
 
 CLIENTS = {
     "missing": ("", "note: sacctmgr is not on this machine"),
-    "failing": (
-        "echo no database >&2; exit 1",
-        "note: sacctmgr show qos failed with exit code 1: no database.",
-    ),
+    "failing": ("echo no database >&2; exit 1", "note: sacctmgr show qos failed with exit code 1: no database."),
     "hanging": ("/bin/sleep 1000", "note: sacctmgr did not answer within 2 s and was killed."),
     "printing nonsense": ("echo welcome; echo '|'; echo 'a|b|c|d|e|f'", ""),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CLIENTS)
@@ -316,11 +313,8 @@ REFUSED = {
     "more than a preset": (("cluster=narval", "trainer.nodes=2"), "--facts takes nothing but cluster=NAME"),
     "a preset without facts": (("cluster=slurm",), "slurm.yaml has no facts"),
     "a site with PBS": (("cluster=sockeye_pbs",), "a preset of a site with Slurm"),
-    "not a login node": (
-        ("cluster=narval",),
-        "sinfo is not on this machine: run this on a login node of narval.",
-    ),
-}
+    "not a login node": (("cluster=narval",), "sinfo is not on this machine: run this on a login node of narval."),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)

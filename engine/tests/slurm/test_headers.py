@@ -123,19 +123,9 @@ def overrides(row: Row, example: str | None) -> Iterator[tuple[str, Any]]:
 
 
 KEYS = (
-    "partition",
-    "qos",
-    "reservation",
-    "constraint",
-    "comment",
-    "exclude",
-    "time",
-    "time_min",
-    "mem",
-    "mem_per_gpu",
-    "mem_per_cpu",
+    "partition", "qos", "reservation", "constraint", "comment", "exclude", "time", "time_min", "mem", "mem_per_gpu", "mem_per_cpu",
     "mail_type",
-)
+)  # fmt: skip
 
 
 @cache

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from engine.tests.slurm.login import Login, log, wait_for
-from engine.tests.slurm.test_program import script, submit
+from engine.tests.slurm.programs import script, submit
 from tools.testing.weights import info
 from train_anywhere.runs.folder import ATTEMPTS
 

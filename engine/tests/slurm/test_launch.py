@@ -63,14 +63,7 @@ def test_a_submission_says_what_comes_next(submit: Submit, results: Path) -> Non
     done = submit("cluster=slurm", "strategy=ddp", "trainer.devices=2", "seed=7")
     assert done.returncode == 0, done.stderr
     [run] = runs(results)
-    for word in (
-        "Submitted job 1234",
-        str(run),
-        "slurm-1234.out",
-        "src/jobs.py status",
-        "logs -f",
-        "cancel",
-    ):
+    for word in ("Submitted job 1234", str(run), "slurm-1234.out", "src/jobs.py status", "logs -f", "cancel"):
         assert word in done.stdout
     assert asked(results) == [f"sbatch --parsable {run}/job.sbatch"]
     assert yaml.safe_load((run / "config.yaml").read_text())["seed"] == 7
@@ -151,12 +144,8 @@ def test_a_dry_run_is_offline_and_writes_nothing(train: Submit, results: Path, t
 
 def test_the_order_of_the_arguments_does_not_matter(train: Submit) -> None:
     words = [
-        "trainer.nodes=2",
-        "cluster.time=1:00:00",
-        "cluster=neuron",
-        "dry_run=true",
-        "cluster.partition=cas_v100_2",
-    ]
+        "trainer.nodes=2", "cluster.time=1:00:00", "cluster=neuron", "dry_run=true", "cluster.partition=cas_v100_2",
+    ]  # fmt: skip
     first, second = train(*words), train(*reversed(words))
     assert first.stdout == second.stdout
     assert "--time=1:00:00" in first.stdout

@@ -11,37 +11,11 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import Login, log, wait_for
+from engine.tests.slurm.programs import TWO, finished, folder_of, script, submit
 from tools.testing.weights import info
 from train_anywhere.files import ROOT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
-
-PROGRAMS = Path("examples/programs")
-TWO = ("cluster=slurm", "trainer.nodes=2", "trainer.devices=2")
-
-
-def submit(login: Login, *words: str) -> tuple[str, Path]:
-    """Run `python src/run.py words...` and return the job id and the run folder."""
-    at = words.index("--")
-    done = login.command("run", *words[:at], f"paths.results={login.results}", *words[at:])
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = re.match(r"Submitted job (\d+)", done.stdout)
-    assert found, done.stdout
-    (run,) = [p.parent for p in login.results.glob("*/*/jobs.txt") if p.read_text().strip() == found[1]]
-    return found[1], run
-
-
-def script(name: str) -> str:
-    """The path of an example, as it is typed from another folder."""
-    return str(ROOT / PROGRAMS / name)
-
-
-def finished(login: Login, *words: str) -> Path:
-    """Submit and wait for a program that must exit with 0. Return its run folder."""
-    job, run = submit(login, *words)
-    assert login.testbed.wait_job(job, 240) == "COMPLETED", log(run)
-    assert info(run)["state"] == "completed"
-    return run
 
 
 def test_a_run_is_evaluated_by_a_job(login: Login) -> None:
@@ -54,22 +28,6 @@ def test_a_run_is_evaluated_by_a_job(login: Login) -> None:
     expected = {name: value for name, value in info(trained)["metrics"].items() if name.startswith("val")}
     assert json.loads(written.read_text())["metrics"] == expected
     assert str(written) in log(run) and len(answers.read_text().splitlines()) == 1 + 179
-
-
-def test_a_program_is_killed_requeued_and_goes_on(login: Login) -> None:
-    """It handles no signal. Its checkpoints go to the node's disk and are copied at the end."""
-    words = ("--epochs", "120", "--seconds", "0.1")
-    job, run = submit(login, "cluster=slurm", "trainer.devices=1", "--", script("resumable.py"), *words)
-    wait_for(lambda: "epoch 20/120" in log(run), run, 90)
-    assert "running" in login.jobs("status", job)
-    login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
-    wait_for(lambda: "back to the queue" in log(run), run, 60)
-    assert login.testbed.wait_job(job, 200) == "COMPLETED", log(run)
-    started = [int(n) for n in re.findall(r"starting at epoch (\d+)", log(run))]
-    assert started[0] == 0 and len(started) == 2 and started[1] >= 20, log(run)
-    assert json.loads((run / "checkpoints" / "newest.json").read_text()) == {"epoch": 120}
-    assert info(run)["state"] == "completed" and info(run)["restarts"] == 1
-    assert "completed" in login.jobs("status", job)
 
 
 SPREAD = "spread of the weights 0"
@@ -104,63 +62,6 @@ def test_programs_of_guides(
     assert len(lines) == 4
     status = login.jobs("status", run.name)
     assert "completed" in status and "evaluate.py" not in status
-
-
-FLAGS = """#!/bin/bash
-read_from=$TRAIN_PERSISTENT_CHECKPOINTS write_to=$TRAIN_LOCAL_CHECKPOINTS
-unset TRAIN_PERSISTENT_CHECKPOINTS TRAIN_LOCAL_CHECKPOINTS
-exec {python} examples/programs/resumable.py --read-checkpoints-from "$read_from" --write-checkpoints-to "$write_to" "$@"
-"""
-"""A script as docs/clusters/ibex.md has it; the program has only the flags to go by."""
-
-
-@pytest.mark.slow
-@pytest.mark.horovod
-@pytest.mark.parametrize("launch", ["horovodrun", "srun"])
-def test_a_script_with_flags_for_the_folders(
-    login: Login, launch: str, request: pytest.FixtureRequest
-) -> None:
-    """Killed on two nodes and requeued, it continues from the copy of its checkpoints."""
-    path = Path(script(f"flags_{os.getpid()}.sh"))
-    request.addfinalizer(path.unlink)
-    path.write_text(FLAGS.format(python=sys.executable))
-    path.chmod(0o755)
-    job, run = submit(login, *TWO, f"launch={launch}", "--", str(path), "--epochs", "100")
-    wait_for(lambda: "epoch 20/100" in log(run), run, 120)
-    login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
-    assert login.testbed.wait_job(job, 240) == "COMPLETED", log(run)
-    started = [int(n) for n in re.findall(r"starting at epoch (\d+)", log(run))]
-    assert started[:4] == [0] * 4 and len(started) == 8 and min(started[4:]) >= 20, log(run)
-    assert json.loads((run / "checkpoints" / "newest.json").read_text()) == {"epoch": 100}
-
-
-COUNTS = """
-import os, signal, sys, time
-from collections.abc import Callable
-from pathlib import Path
-name, got = f"signals-{os.environ['RANK']}", []
-if Path(os.environ["TRAIN_PERSISTENT_CHECKPOINTS"], name).exists():
-    sys.exit(0)
-signal.signal(signal.SIGUSR1, lambda *_: got.append(1))
-print("ready", flush=True)
-while not got:
-    time.sleep(0.1)
-time.sleep(3)
-Path(os.environ["TRAIN_LOCAL_CHECKPOINTS"], name).write_text(str(len(got)))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("launch", ["srun", "torchrun", "mpirun"])
-def test_each_rank_gets_one_signal(login: Login, launch: str, request: pytest.FixtureRequest) -> None:
-    path = Path(script(f"counts_{os.getpid()}.py"))
-    request.addfinalizer(path.unlink)
-    path.write_text(COUNTS)
-    job, run = submit(login, *TWO, f"launch={launch}", "--", str(path))
-    wait_for(lambda: log(run).count("ready") == 4, run, 120)
-    login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
-    assert login.testbed.wait_job(job, 240) == "COMPLETED", log(run)
-    assert [(run / "checkpoints" / f"signals-{rank}").read_text() for rank in range(4)] == ["1"] * 4, log(run)
 
 
 SAVES = """
@@ -200,40 +101,9 @@ def test_a_rank_that_fails_fails_the_job(login: Login) -> None:
     assert "requeue" not in log(run) and "back to the queue" not in log(run)
 
 
-@pytest.mark.slow
-@pytest.mark.mpi
-def test_two_nodes_are_stopped_and_go_on(login: Login) -> None:
-    """All ranks exit after the signal. The job is requeued once unless cancelled."""
-    for launch in ("srun", "torchrun", "mpirun"):
-        words = (*TWO, f"launch={launch}", "--", script("resumable.py"), "--epochs", "150")
-        job, run = submit(login, *words)
-        wait_for(lambda run=run: "\nepoch 20/150" in log(run), run, 90)
-        login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
-        wait_for(lambda run=run: "back to the queue" in log(run), run, 60)
-        assert login.testbed.wait_job(job, 200) == "COMPLETED", log(run)
-        assert info(run)["state"] == "completed" and info(run)["restarts"] == 1
-    job, run = submit(login, *TWO, "--", script("resumable.py"), "--epochs", "1000")
-    wait_for(lambda: "epoch 20/1000" in log(run), run, 90)
-    assert f"cancelled job {job}" in login.jobs("cancel", run.name)
-    wait_for(lambda: login.testbed.job_states(job) == ["CANCELLED"], run, 60)
-    again = re.search(r"\d+", login.jobs("resubmit", run.name))
-    assert again
-    wait_for(lambda: len(re.findall(r"^starting at epoch [1-9]", log(run), re.M)) > 0, run, 120)
-    login.jobs("cancel", run.name)
-
-
 RUN_ONLY = {
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "PYTHONPATH",
-    "PATH",
-    "OMP_NUM_THREADS",
-    "PWD",
-    "OLDPWD",
-    "SHLVL",
-    "_",
-    "LS_COLORS",
-}
+    "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH", "PATH", "OMP_NUM_THREADS", "PWD", "OLDPWD", "SHLVL", "_", "LS_COLORS",
+}  # fmt: skip
 """Variables that the batch script sets for ranks, and those of a shell."""
 
 
@@ -289,15 +159,6 @@ def test_variables_of_the_job_replace_those_of_an_image(
     assert {name: environ.get(name) for name in own} == own
     assert (environ["TORCH_HOME"], environ["OMP_NUM_THREADS"]) == ("/c/torch", "1")
     assert environ["ONLY_IMAGE"] == "image" and "image" not in environ["PYTHONPATH"].split(":")
-
-
-def folder_of(login: Login, name: str, **files: str) -> Path:
-    """A folder outside of the project with these files."""
-    folder = login.folder / name
-    folder.mkdir()
-    for file, content in files.items():
-        (folder / file.replace("_", ".")).write_text(content)
-    return folder
 
 
 LAUNCHES = """#!/bin/bash
@@ -372,12 +233,8 @@ def test_a_sweep_is_an_array(login: Login) -> None:
     """With a throttle the failed member runs again, and table and best include it."""
     top = folder_of(login, "swept", mine_py=SWEPT)
     words = (
-        "-m",
-        "cluster=slurm",
-        "trainer.devices=1",
-        "cluster.max_running=3",
-        "args.lr=0.1,0.2,0.3,0.4,0.5,0.6",
-    )
+        "-m", "cluster=slurm", "trainer.devices=1", "cluster.max_running=3", "args.lr=0.1,0.2,0.3,0.4,0.5,0.6",
+    )  # fmt: skip
     done = login.command(
         "run",
         *words,
@@ -402,103 +259,3 @@ def test_a_sweep_is_an_array(login: Login) -> None:
     wait_for(lambda: info(runs[2])["state"] == "completed", runs[2], 120)
     assert "loss 0  " in login.jobs("best", sweep) and "args.lr=0.4" in login.jobs("best", sweep)
     assert "lr=0.3" in login.jobs("list")
-
-
-LIGHTNING = """
-import os, sys, time
-import lightning.pytorch as pl, torch
-from lightning.pytorch.plugins.environments import SLURMEnvironment
-
-class Net(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-    def training_step(self, batch, at):
-        time.sleep(0.1)
-        print("step", self.global_step, flush=True)
-        return self.layer(batch).mean()
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
-
-data = torch.utils.data.DataLoader(torch.ones(120, 1))
-import signal
-folder = os.environ["TRAIN_PERSISTENT_CHECKPOINTS"]
-pl.Trainer(
-    accelerator="cpu", devices=1, max_epochs=1, logger=False, enable_progress_bar=False, default_root_dir=folder,
-    plugins=[SLURMEnvironment(auto_requeue=True, requeue_signal=signal.SIGUSR1)],
-).fit(Net(), data)
-print("done", flush=True)
-"""
-
-
-def test_lightning_requeues_itself_once(login: Login) -> None:
-    """Its own handler of USR1 requeues the job, which is not requeued a second time."""
-    top = folder_of(login, "pl", mine_py=LIGHTNING)
-    job, run = submit(
-        login, "cluster=slurm", "trainer.devices=1", "checkpoint.local=null", "--", str(top / "mine.py")
-    )
-    wait_for(lambda: "step 20\n" in log(run), run, 120)
-    login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
-    assert login.testbed.wait_job(job, 240) == "COMPLETED", log(run)
-    steps = [int(n) for n in re.findall(r"^step (\d+)", log(run), re.M)]
-    assert steps[-1] == 119 and steps.count(0) == 1, log(run)
-    assert info(run)["state"] == "completed" and info(run)["restarts"] == 1
-
-
-GPT = """
-import os, sys, time
-out = dict(w.removeprefix("--").split("=", 1) for w in sys.argv[1:])
-file = os.path.join(out["out_dir"], "ckpt.pt")
-start = int(open(file).read()) if out.get("init_from") == "resume" else 0
-print("starting at", start, out.get("init_from"), flush=True)
-for i in range(start, 60):
-    time.sleep(0.2)
-    print(f"iter {i}: loss {3 / (i + 1):.4f}, time 3.00ms", flush=True)
-    if i % 10 == 9:
-        open(file, "w").write(str(i + 1))
-"""
-
-
-def test_a_script_with_an_argument_to_resume(login: Login) -> None:
-    """Like nanoGPT: killed, requeued, resumed with --init_from=resume, with one curve."""
-    top = folder_of(login, "gpt", train_py=GPT)
-    keys = (
-        r"program.metrics=iter (?P<step>\d+): loss (?P<loss>[0-9.]+)",
-        "program.resume_args=--init_from=resume",
-    )
-    words = ("cluster=slurm", "trainer.devices=1", f"program.folder={top}", *keys)
-    job, run = submit(login, *words, "--", "train.py", "--out_dir=$TRAIN_PERSISTENT_CHECKPOINTS")
-    wait_for(lambda: "iter 25:" in log(run), run, 90)
-    login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
-    assert login.testbed.wait_job(job, 200) == "COMPLETED", log(run)
-    assert re.findall(r"starting at (\d+) (\w+)", log(run)) == [("0", "None"), ("20", "resume")], log(run)
-    rows = (run / "metrics.csv").read_text().splitlines()[1:]
-    assert [int(row.split(",")[0]) for row in rows] == [*range(60)]
-    assert info(run)["restarts"] == 1 and info(run)["step"] == 59
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "package, words",
-    [
-        ("transformers", [script("hf_trainer.py")]),
-        ("accelerate", ["accelerate", "launch", script("accelerate_loop.py")]),
-    ],
-)
-def test_hugging_face_on_two_nodes(login: Login, package: str, words: list[str]) -> None:
-    """After a kill and a requeue each rank has the weights of an undisturbed run."""
-    at = Path(pytest.importorskip(package).__file__).parents[1]
-    setup = f"cluster.setup=['export PYTHONPATH={at} PATH={at}/bin:$PATH']"
-    keys = (*TWO[:2], "trainer.devices=1", "checkpoint.every_n_seconds=1", setup)
-    weights = []
-    for pause in ("0", "0.5"):
-        job, run = submit(login, *keys, "--", *words, "--max_steps=40", "--pause", pause)
-        if pause != "0":
-            rows = run / "metrics.csv"
-            wait_for(lambda rows=rows: rows.exists() and rows.read_text().count("\n") > 14, run, 120)
-            login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
-        assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
-        assert info(run)["restarts"] == (pause != "0") and info(run)["step"] == 40
-        weights += [re.findall(r"rank \d: weight ([\d.]+) after 40 steps", log(run))]
-    assert len(weights[0]) == len(weights[1]) == 2 and len({*weights[0], *weights[1]}) == 1, weights
-    assert len(re.findall(r"rank \d starts at step [1-9]", log(run))) == 2

@@ -28,12 +28,9 @@ from train_anywhere.files import ROOT
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
 TRILLIUM = (
-    "cluster.account=def-pi",
-    "cluster.modules=[]",
-    "cluster.local_disk=/tmp",
-    "cluster.site.submit_below=[]",
+    "cluster.account=def-pi", "cluster.modules=[]", "cluster.local_disk=/tmp", "cluster.site.submit_below=[]",
     "cluster.site.write_below=[]",
-)
+)  # fmt: skip
 """Its file systems and modules are not here."""
 
 
@@ -74,12 +71,8 @@ def test_early_signals_of_many_kills_bring_a_job_back_once_each(login: Login) ->
     count, at_once = max(1, int(os.environ.get("CHAOS_KILLS", "8")) // 4), 4
     program = str(ROOT / "examples" / "programs" / "resumable.py")
     keys = (
-        "cluster=slurm",
-        "trainer.devices=1",
-        "trainer.accelerator=cpu",
-        "cluster.cpus_per_task=1",
-        "cluster.mem=500M",
-    )
+        "cluster=slurm", "trainer.devices=1", "trainer.accelerator=cpu", "cluster.cpus_per_task=1", "cluster.mem=500M",
+    )  # fmt: skip
     words = (*keys, f"paths.results={login.results}", "--", program, "--epochs", "100000", "--seconds", "0.1")
 
     def ask(job: str) -> tuple[str, int]:
@@ -141,13 +134,10 @@ def test_a_time_limit_that_is_too_short(login: Login, slow_steps: str) -> None:
     "launches",
     [
         ["mpirun trainer.nodes=1"],
-        pytest.param(
-            ["srun", "torchrun", "mpirun", "horovodrun strategy=horovod", "mpirun trainer.nodes=1"],
-            marks=pytest.mark.slow,
-        ),
+        pytest.param(["srun", "torchrun", "mpirun", "horovodrun strategy=horovod", "mpirun trainer.nodes=1"], marks=pytest.mark.slow),
     ],
     ids=["one", "all"],
-)
+)  # fmt: skip
 def test_preemption_by_a_job_of_a_higher_partition(
     login: Login, slow_steps: str, shared_dir: Path, launches: list[str]
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.tests.slurm.scripts import SCRATCH, Ask
 from tools.testing.frameworks import FIRST
 from train_anywhere.config.command.compose import compose, list_groups
 from train_anywhere.config.keys import flatten
@@ -16,11 +17,9 @@ from train_anywhere.slurm.rules import job_rules, local_rules, options
 from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.script import render
 from train_anywhere.slurm.script.options import OPTIONS, OWN_PBS
-from train_anywhere.slurm.submission.prepare import placeholder_job
 from train_anywhere.training.preflight import data_problems
 
 MakeConfig = Callable[..., Config]
-SCRATCH = {"USER": "me", "SCRATCH": "/scratch/me"}
 
 REFUSED = {
     "gpus_of_a_node": ("cluster=narval trainer.devices=8", "use trainer.devices=4 trainer.nodes=2"),
@@ -97,14 +96,6 @@ REFUSED = {
 }  # fmt: skip
 
 
-def request(make_config: MakeConfig, line: str, folder: str = "/home/me") -> Request:
-    import shlex
-
-    config = make_config(*shlex.split(line))
-    members = range(2) if "sweep" in line else None
-    return Request(config, placeholder_job(config, None, members), data_problems, Path(folder), SCRATCH)
-
-
 WITHOUT_EXAMPLE = {"own_disk", "framework", "horovod", "horovodrun"}  # other tests have them
 RULES = {r.__name__: r for m in (job_rules, options, local_rules) for r in m.RULES}
 RULES = {name: r for name, r in RULES.items() if name not in WITHOUT_EXAMPLE} | {
@@ -112,11 +103,11 @@ RULES = {name: r for name, r in RULES.items() if name not in WITHOUT_EXAMPLE} | 
 }
 
 
-def test_each_rule_refuses_its_examples_and_names_the_way_out(make_config: MakeConfig) -> None:
+def test_each_rule_refuses_its_examples_and_names_the_way_out(ask: Ask) -> None:
     assert {name.split(":")[0] for name in REFUSED} == RULES.keys()
     wrong = {}
     for name, (line, way_out) in REFUSED.items():
-        found = list(RULES[name.split(":")[0]](request(make_config, line)))
+        found = list(RULES[name.split(":")[0]](ask(line)))
         if len(found) != 1 or way_out not in found[0]:
             wrong[name] = found
     assert wrong == {}
@@ -129,20 +120,18 @@ def test_each_key_that_a_refused_option_names_exists() -> None:
     assert len(named) > 20 and sorted(named - {*tree}) == []
 
 
-def test_the_qos_of_the_shell_has_its_own_limit(
-    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_qos_of_the_shell_has_its_own_limit(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "cluster=leonardo cluster.account=IscrC_x cluster.time=4-00:00:00"
-    assert [*job_rules.longest_job(request(make_config, line))] != []
+    assert [*job_rules.longest_job(ask(line))] != []
     monkeypatch.setenv("SBATCH_QOS", "boost_qos_lprod")
-    assert [*job_rules.longest_job(request(make_config, line))] == []
+    assert [*job_rules.longest_job(ask(line))] == []
 
 
 def test_keys_that_the_outline_of_an_older_project_ignores(
-    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are refused until a project's outline, or a file that it includes, uses them."""
-    asked = request(make_config, "cluster=slurm cluster.time=9 cluster.time_min=5 cluster.nodelist=n1")
+    asked = ask("cluster=slurm cluster.time=9 cluster.time_min=5 cluster.nodelist=n1")
     assert [*options.outline(asked)] == []
     text = (render.TEMPLATES / "slurm.sh.j2").read_text()
     older = tmp_path / "slurm.sh.j2"
@@ -185,14 +174,14 @@ HOROVOD = "cluster=slurm trainer.devices=2 strategy=horovod"
     "torch2.13.0.openmpi4.1.4-cluster=slurm trainer.devices=2 strategy=horovod launch=mpirun-None",
 )
 def test_horovod_must_be_there_unless_the_ranks_have_another_python(
-    make_config: MakeConfig,
+    ask: Ask,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     built: str | None,
     line: str,
     way_out: str | None,
 ) -> None:
-    asked = request(make_config, line)
+    asked = ask(line)
     packages(tmp_path, built)
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     found = rules.problems(asked)
@@ -201,42 +190,11 @@ def test_horovod_must_be_there_unless_the_ranks_have_another_python(
     assert rules.problems(asked, elsewhere=True) == []
 
 
-def test_a_framework_that_is_not_installed_is_refused(
-    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_framework_that_is_not_installed_is_refused(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PACKAGES, FIRST, ("zzq_none",))
-    [problem] = rules.problems(request(make_config, "cluster=slurm"))
+    [problem] = rules.problems(ask("cluster=slurm"))
     assert f"run `make setup FRAMEWORK={FIRST}`" in problem
-    assert rules.problems(request(make_config, "cluster=slurm cluster.conda=base")) == []
-
-
-@pytest.mark.parametrize(
-    ("torch", "words", "says"),
-    [
-        ("2.13.0+cpu", "", "torch 2.13.0+cpu is built for CPUs, and the job requests GPUs"),
-        ("2.13.0+cpu", "framework=keras", "tensorflow-cpu 2.21.0 is built for CPUs"),
-        ("2.13.0", "", None),
-        ("2.13.0+cpu", "trainer.accelerator=cpu", None),
-        ("2.13.0+cpu", "cluster.conda=base", None),
-    ],
-)
-def test_packages_for_cpus_are_noted_if_the_job_requests_gpus(
-    make_config: MakeConfig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    torch: str,
-    words: str,
-    says: str | None,
-) -> None:
-    asked = request(make_config, f"cluster=slurm {words}")
-    for name, version in {"torch": torch, "tensorflow-cpu": "2.21.0"}.items():
-        info = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    monkeypatch.setattr("sys.path", [str(tmp_path)])
-    noted = "\n".join(rules.notes(asked))
-    assert says in noted if says else "built for CPUs" not in noted
-    assert "built for CPUs" not in "\n".join(rules.notes(asked, elsewhere=True))
+    assert rules.problems(ask("cluster=slurm cluster.conda=base")) == []
 
 
 def packages(folder: Path, built: str | None) -> None:
@@ -253,68 +211,54 @@ def packages(folder: Path, built: str | None) -> None:
 
 
 FINE = [
-    "cluster=slurm",
-    "cluster=slurm cluster.conda=base",
-    "cluster=slurm cluster.venv=$SLURM_TMPDIR/env",
+    "cluster=slurm", "cluster=slurm cluster.conda=base", "cluster=slurm cluster.venv=$SLURM_TMPDIR/env",
     "cluster=slurm cluster.venv=/nope/env 'cluster.setup=[make the environment]'",
     "cluster=slurm cluster.local_disk=/nvme cluster.venv=/nvme/env",
     "cluster=slurm cluster.local_disk=/nvme data=imagefolder data.dir=/nvme/pictures",
     "cluster=slurm data=imagefolder data.dir=$SLURM_TMPDIR/pictures",
     "cluster=slurm container=apptainer container.image=docker://x container.mounts=[/a:/in] data=imagefolder data.dir=/in/x",
-    "cluster=slurm cluster.mem=0 cluster.time=0",
-    'cluster=slurm \'cluster.extra=["--licenses=x","--spread-job","--gres-flags=x"]\'',
+    "cluster=slurm cluster.mem=0 cluster.time=0", 'cluster=slurm \'cluster.extra=["--licenses=x","--spread-job","--gres-flags=x"]\'',
     "cluster=slurm trainer.nodes=2 trainer.total_devices=3",
-    "cluster=slurm cluster.nodelist=n1,n2 cluster.time=60 cluster.time_min=30 cluster.gres=nvme:9",
-    "cluster=pbs trainer.nodes=2",
+    "cluster=slurm cluster.nodelist=n1,n2 cluster.time=60 cluster.time_min=30 cluster.gres=nvme:9", "cluster=pbs trainer.nodes=2",
     "cluster=technion trainer.nodes=2 trainer.total_devices=3",
     "cluster=neuron trainer.nodes=4 cluster.comment='\"field=nlp;appl=pytorch\"'",
     "cluster=alvis trainer.nodes=2 cluster.account=NAISS2026-22-123",
     "cluster=sockeye cluster.account=st-pi-1-gpu paths.results=/scratch/x",
-    "cluster=sockeye_pbs cluster.account=st-pi-1-gpu paths.results=/scratch/x",
-    "cluster=narval cluster.account=def-pi",
-    "cluster=fir cluster.account=rrg-pi",
-    "cluster=nibi cluster.account=def-pi",
-    "cluster=rorqual cluster.account=def-pi",
+    "cluster=sockeye_pbs cluster.account=st-pi-1-gpu paths.results=/scratch/x", "cluster=narval cluster.account=def-pi",
+    "cluster=fir cluster.account=rrg-pi", "cluster=nibi cluster.account=def-pi", "cluster=rorqual cluster.account=def-pi",
     "cluster=trillium trainer.devices=4 cluster.partition=debug cluster.mem=10G cluster.chain=3 paths.results=/scratch/me/x",
-    "cluster=ibex trainer.devices=8",
-    "cluster=ibex cluster.gpu_type=null cluster.constraint=v100 trainer.devices=4",
+    "cluster=ibex trainer.devices=8", "cluster=ibex cluster.gpu_type=null cluster.constraint=v100 trainer.devices=4",
     "cluster=ibex cluster.gpu_type=a100 trainer.devices=4 strategy=ddp cluster.cpus_per_task=30 cluster.mem=900G",
     "cluster=narval cluster.account=ctb-pi trainer.accelerator=cpu trainer.devices=64 strategy=ddp data.batch_size=64 cluster.mem=600G",
     "cluster=sockeye cluster.account=st-pi-1 trainer.accelerator=cpu paths.results=/scratch/x",
     "cluster=neuron cluster.mem=80G cluster.comment='\"field=nlp;appl=pytorch\"'",
     "cluster=lumi cluster.account=project_465000001 cluster.time=2-00:00:00 trainer.nodes=4 data.batch_size=64",
-    "cluster=leonardo cluster.account=IscrC_x cluster.qos=boost_qos_lprod cluster.time=4-00:00:00",
-    "cluster=snellius trainer.devices=1",
-    "cluster=clariden",
-    "cluster=clariden cluster.partition=low cluster.time=20:00:00",
+    "cluster=leonardo cluster.account=IscrC_x cluster.qos=boost_qos_lprod cluster.time=4-00:00:00", "cluster=snellius trainer.devices=1",
+    "cluster=clariden", "cluster=clariden cluster.partition=low cluster.time=20:00:00",
     "cluster=clariden cluster.partition=other trainer.accelerator=cpu cluster.time=14:00:00",
-    "cluster=roihu cluster.account=project_2001234",
-    "cluster=perlmutter",
-    "cluster=arrhenius cluster.account=naiss2026-1-gpu",
-]
+    "cluster=roihu cluster.account=project_2001234", "cluster=perlmutter", "cluster=arrhenius cluster.account=naiss2026-1-gpu",
+]  # fmt: skip
 
 
 @pytest.mark.slow
-def test_what_is_right_passes(make_config: MakeConfig) -> None:
+def test_what_is_right_passes(ask: Ask) -> None:
     wrong = {}
     for line in FINE:
-        right = request(make_config, line, folder="/scratch/me/project")
+        right = ask(line, folder="/scratch/me/project")
         rules = [rule for name, rule in RULES.items() if name != "writable" or "/scratch" not in line]
         if found := [p for rule in rules for p in rule(right)]:
             wrong[line] = found
     assert wrong == {}
 
 
-def test_all_problems_in_one_list(make_config: MakeConfig) -> None:
-    found = rules.problems(
-        request(make_config, "cluster=trillium trainer.devices=3 cluster.time=48:00:00 cluster.mem=1T")
-    )
+def test_all_problems_in_one_list(ask: Ask) -> None:
+    found = rules.problems(ask("cluster=trillium trainer.devices=3 cluster.time=48:00:00 cluster.mem=1T"))
     assert len(found) >= 4
-    assert rules.problems(request(make_config, "cluster=trillium trainer.devices=3"), elsewhere=True) != []
+    assert rules.problems(ask("cluster=trillium trainer.devices=3"), elsewhere=True) != []
 
 
-def test_an_account_of_the_environment_counts(make_config: MakeConfig) -> None:
-    asked = request(make_config, "cluster=narval")
+def test_an_account_of_the_environment_counts(ask: Ask) -> None:
+    asked = ask("cluster=narval")
     by_profile = Request(
         asked.config, asked.job, data_problems, asked.folder, {**SCRATCH, "SBATCH_ACCOUNT": "def-pi"}
     )
@@ -322,154 +266,18 @@ def test_an_account_of_the_environment_counts(make_config: MakeConfig) -> None:
     assert list(job_rules.account(by_profile)) == []
 
 
-UNLISTED = [
-    ("narval", "gpu_type", "a100_1g.5gb", "a100"),
-    ("fir", "gpu_type", "nvidia_h100_80gb_hbm3_1g.10gb", "h100"),
-    ("nibi", "gpu_type", "h100_1g.10gb", "h100, mi300a"),
-    ("rorqual", "gpu_type", "h100_2g.20gb", "h100"),
-    ("ibex", "gpu_type", "rtx2080ti", "v100, a100"),
-    ("ibex", "gpu_type", "gtx1080ti", "v100, a100"),
-    ("technion", "gpu_type", "h200", "a100"),
-    ("alvis", "gpu_type", "a100", "A100, A100fat, A40, V100, T4"),
-    ("neuron", "partition", "koni", "amd_a100nv_8, amd_h200nv_8"),
-    ("neuron", "partition", "amd_a100nv_8,koni", "amd_a100nv_8"),
-]
-
-
-@pytest.mark.parametrize(
-    "more", ["", "trainer.devices=16", "strategy=horovod trainer.devices=4 cluster.cpus_per_task=64"]
-)
-@pytest.mark.quick("strategy=horovod trainer.devices=4 cluster.cpus_per_task=64")
-def test_a_gpu_that_the_preset_does_not_list_is_left_to_the_scheduler(
-    make_config: MakeConfig, more: str
-) -> None:
-    wrong = []
-    for site, key, name, listed in UNLISTED:
-        asked = request(make_config, f"cluster={site} cluster.{key}={name} {more} data.batch_size=64")
-        found = [p for rule in job_rules.RULES for p in rule(asked)]
-        refused = [p for p in found if "rejects jobs without" not in p]
-        notes = [n for n in rules.notes(asked) if f"cluster.{key}=" in n]
-        unknown = name.rpartition(",")[2]
-        noted = (
-            len(notes) == 1
-            and f"{key}={unknown} is not" in notes[0]
-            and f"{site}, which lists {listed}" in notes[0]
-        )
-        if refused or not noted or asked.job.mem is not None or sum(asked.job.devices) not in (1, 4, 16):
-            wrong.append((site, name, refused, notes, asked.job.mem, asked.job.devices))
-    assert wrong == []
-
-
-def test_no_preset_refuses_a_gpu_type(make_config: MakeConfig) -> None:
+def test_no_preset_refuses_a_gpu_type(ask: Ask) -> None:
     """The outline for PBS uses none."""
     refused = {}
     for site in {*list_groups()["cluster"]} - {"local", "current", "pbs", "sockeye_pbs"}:
-        asked = request(make_config, f"cluster={site} cluster.gpu_type=zzq_1g.5gb")
+        asked = ask(f"cluster={site} cluster.gpu_type=zzq_1g.5gb")
         if found := [p for p in rules.problems(asked, elsewhere=True) if "zzq" in p]:
             refused[site] = found
     assert refused == {}
 
 
-NOTED = {
-    "cpu_nodes": (
-        "cluster=narval trainer.accelerator=cpu trainer.devices=64 strategy=ddp cluster.cpus_per_task=1",
-        "64 CPUs and",
-    ),
-    "account_form": (
-        "cluster=sockeye cluster.account=mine",
-        "does not have the usual form of an account of sockeye, st-<alloc>-1-gpu",
-    ),
-    "nodes_for_batch": (
-        "cluster=slurm strategy=ddp trainer.nodes=2-4 data.batch_size=64",
-        "data.batch_size=64 is shared evenly by 2, 4 of 2 to 4 nodes",
-    ),
-    "set_by_site": ("cluster=neuron cluster.mem=10G", "may ignore or reject cluster.mem."),
-    "set_by_site: partition": (
-        "cluster=narval cluster.partition=gpu",
-        "cluster.partition=gpu is rarely needed",
-    ),
-    "limits_of_partitions": (
-        "cluster=lumi cluster.partition=standard-g,dev-g cluster.time=2-00:00:00",
-        "cluster.time=48:00:00 is over the limit of dev-g, 3:00:00: the job starts in another partition.",
-    ),
-    "gpu_type: of the constraint": (
-        "cluster=ibex cluster.constraint=a100",
-        "cluster.constraint=a100 requests other GPUs than cluster.gpu_type=v100; use cluster.gpu_type=a100 or null.",
-    ),
-    "gpu_type": ("cluster=ibex cluster.gpu_type=null", "cluster.gpu_type=a100|v100 names one"),
-    "unlisted_node_type": ("cluster=fir cluster.gpu_type=h10", "which lists h100"),
-    "node_is_special": ("cluster=alvis cluster.gpu_type=A40 trainer.nodes=2", "no InfiniBand"),
-    "node_is_special: aarch64": ("cluster=neuron cluster.partition=gh200_1", "aarch64"),
-    "memory_for_gpus": ("cluster=narval trainer.devices=1 cluster.mem=40G", "twice the GPUs' memory"),
-    "memory_for_gpus: of each": (
-        "cluster=ibex strategy=ddp trainer.devices=4 cluster.mem_per_gpu=40G",
-        "160G of memory is below the rule of thumb, twice the GPUs' memory (256G)",
-    ),
-    "cpus_for_gpus": (
-        "cluster=fir strategy=ddp cluster.cpus_per_task=2",
-        "the rule of thumb is 5 or 6, and the node has 12 per GPU",
-    ),
-    "downloads": ("cluster=rorqual data=mnist paths.data=/none data.download=true", "no internet"),
-    "maybe_private": (
-        "cluster=narval cluster.account=def-pi paths.results=/tmp/results",
-        "(/tmp/results) is below /tmp",
-    ),
-    "unchecked_targets": (
-        "cluster=slurm data._target_=math.sqrt",
-        "its arguments are checked when the ranks start",
-    ),
-}
-
-
-def test_notes(make_config: MakeConfig) -> None:
-    assert {r.__name__ for r in rules.ADVICE} == {n.split(":")[0] for n in NOTED}
-    noted = {name: rules.notes(request(make_config, line)) for name, (line, _) in NOTED.items()}
-    assert {name: found for name, found in noted.items() if NOTED[name][1] not in "\n".join(found)} == {}
-
-
-@pytest.mark.parametrize(
-    ("line", "part"),
-    [
-        ("cluster=alvis cluster.account=naiss2026-22-123", "usual form"),  # as Slurm stores it
-        ("cluster=lumi cluster.partition=standard-g,small-g cluster.time=1-00:00:00", "over the limit"),
-        ("cluster=ibex cluster.constraint='[v100|a100]'", "requests other GPUs"),
-    ],
-)
-def test_no_note_about_what_is_right(make_config: MakeConfig, line: str, part: str) -> None:
-    assert [n for n in rules.notes(request(make_config, line)) if part in n] == []
-
-
-FORBIDDEN = {
-    "nodes": "cluster=narval trainer.devices=8",
-    "limit": "cluster=neuron cluster.time=3-00:00:00",
-    "account": "cluster=fir",
-    "comment": "cluster=neuron",
-    "requeue": "cluster=trillium cluster.requeue=true",
-    "folder": "cluster=trillium",
-}
-
-
-@pytest.mark.parametrize("line", FORBIDDEN.values(), ids=FORBIDDEN)
-def test_a_refusal_by_a_fact_names_its_source_and_check_warn_makes_it_a_note(
-    make_config: MakeConfig, line: str
-) -> None:
-    asked = request(make_config, line)
-    refused = [p for p in rules.problems(asked) if "Source: " in p]
-    assert refused
-    for sentence in refused:
-        assert (
-            f"Source: {asked.site.source} (2026-11); cluster.check=warn submits the job anyway." in sentence
-        )
-    warned = request(make_config, f"{line} cluster.check=warn")
-    assert [p for p in rules.problems(warned) if "Source: " in p] == []
-    facts = [sentence.partition(" Source: ")[0] for sentence in refused]
-    assert [n.partition(" Source: ")[0] for n in rules.notes(warned)][: len(facts)] == facts
-
-
-def test_a_fact_of_a_preset_without_a_source_says_so(make_config: MakeConfig) -> None:
-    [problem] = rules.problems(
-        request(make_config, "cluster=slurm cluster.site.max_gpus=1 trainer.devices=2 strategy=ddp")
-    )
+def test_a_fact_of_a_preset_without_a_source_says_so(ask: Ask) -> None:
+    [problem] = rules.problems(ask("cluster=slurm cluster.site.max_gpus=1 trainer.devices=2 strategy=ddp"))
     assert "Source: cluster.site of the preset slurm, which names no source; cluster.check=warn" in problem
 
 

@@ -15,12 +15,8 @@ from train_anywhere.files import ROOT
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
 ONE = (
-    "cluster=slurm",
-    "trainer.accelerator=cpu",
-    "trainer.devices=1",
-    "cluster.cpus_per_task=1",
-    "data.workers=0",
-)
+    "cluster=slurm", "trainer.accelerator=cpu", "trainer.devices=1", "cluster.cpus_per_task=1", "data.workers=0",
+)  # fmt: skip
 SHORT = (*ONE, "model=mlp", "trainer.max_epochs=1", "trainer.max_steps=3", "monitor.tensorboard=false")
 
 
@@ -220,20 +216,11 @@ def test_the_ranks_of_an_uneven_job_fill_node_after_node(
     """Also where the job asks for another distribution."""
     exported(login, monkeypatch, SLURM_DISTRIBUTION="cyclic")
     words = [
-        "cluster=slurm",
-        "trainer.nodes=2",
-        "trainer.total_devices=5",
-        "data.batch_size=95",
-        "trainer.accelerator=cpu",
-        "model=mlp",
-    ]
+        "cluster=slurm", "trainer.nodes=2", "trainer.total_devices=5", "data.batch_size=95", "trainer.accelerator=cpu", "model=mlp",
+    ]  # fmt: skip
     small = [
-        "trainer.max_epochs=1",
-        "trainer.max_steps=2",
-        "monitor.ranks=true",
-        "cluster.cpus_per_task=1",
-        "data.workers=0",
-    ]
+        "trainer.max_epochs=1", "trainer.max_steps=2", "monitor.ranks=true", "cluster.cpus_per_task=1", "data.workers=0",
+    ]  # fmt: skip
     run = login.result(*words, *small, 'cluster.extra=["--distribution=cyclic"]')
     at = [host for _, host in sorted(hosts(run).items())]
     assert at == sorted(at) and len({*at}) == 2, at

@@ -12,13 +12,9 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.study import members
 
 SEARCH = (
-    "-m",
-    "hydra/sweeper=optuna",
-    "optimizer.lr=tag(log,interval(1e-5,1e-1))",
-    "model=cnn,mlp",
-    "hydra.sweeper.pruner=median",
+    "-m", "hydra/sweeper=optuna", "optimizer.lr=tag(log,interval(1e-5,1e-1))", "model=cnn,mlp", "hydra.sweeper.pruner=median",
     "hydra.sweeper.sampler=random",
-)
+)  # fmt: skip
 
 
 @pytest.mark.slurm

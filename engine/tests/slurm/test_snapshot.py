@@ -228,16 +228,8 @@ def test_other_keys_and_tokens_are_left_out_but_not_what_only_sounds_like_a_key(
     secrets = [*SECRETS, *(name.upper() for name in SECRETS), *deep]
     assert [name for name in secrets if not snapshot.may_hold_secrets(name)] == []
     known = [
-        ".env",
-        "kaggle.json",
-        "id_rsa",
-        "credentials.json",
-        ".netrc",
-        "token.txt",
-        "server.pem",
-        "auth.json",
-        "hf_token",
-    ]
+        ".env", "kaggle.json", "id_rsa", "credentials.json", ".netrc", "token.txt", "server.pem", "auth.json", "hf_token",
+    ]  # fmt: skip
     copies = [form.format(name, Path(name).stem, Path(name).suffix) for name in known for form in COPIES]
     assert [name for name in [*copies, *OTHER_SECRETS] if not snapshot.may_hold_secrets(name)] == []
     assert [name for name in NO_SECRETS if snapshot.may_hold_secrets(name)] == []

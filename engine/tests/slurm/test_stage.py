@@ -28,12 +28,8 @@ def test_each_node_copies_it_once(login: Login) -> None:
     """Two ranks on each of two nodes read one copy. A second job finds it, with the same loss."""
     data = pictures(login.folder / "pictures")
     words = [
-        "cluster=slurm",
-        "trainer.nodes=2",
-        "trainer.devices=2",
-        "trainer.accelerator=cpu",
-        "data=imagefolder",
-    ]
+        "cluster=slurm", "trainer.nodes=2", "trainer.devices=2", "trainer.accelerator=cpu", "data=imagefolder",
+    ]  # fmt: skip
     words += [
         f"data.dir={data}",
         "data.image_size=8",

@@ -16,12 +16,7 @@ from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.files import ROOT
 
-pytestmark = [
-    pytest.mark.slurm,
-    pytest.mark.mpi,
-    pytest.mark.horovod,
-    pytest.mark.needs_root,
-]
+pytestmark = [pytest.mark.slurm, pytest.mark.mpi, pytest.mark.horovod, pytest.mark.needs_root]
 
 SAME = (
     "model=mlp",  # no batch normalisation: each rank has its own batch statistics
@@ -40,14 +35,8 @@ SAME = (
 """One epoch of the digits, 13 steps, whose result must not depend on the number of ranks."""
 
 DROP_IN = {
-    "lightning": (
-        "task._target_=lightning_strangers.Plain",
-        "data._target_=lightning_strangers.rows",
-    ),
-    "keras": (
-        "task._target_=keras_strangers.OwnStep",
-        "data._target_=keras_strangers.open_rows",
-    ),
+    "lightning": ("task._target_=lightning_strangers.Plain", "data._target_=lightning_strangers.rows"),
+    "keras": ("task._target_=keras_strangers.OwnStep", "data._target_=keras_strangers.open_rows"),
 }
 STRANGERS = (
     "data.batch_size=16",
@@ -275,10 +264,7 @@ class Trouble(Callback):
         if discover().rank == 3:
             raise LookupError("nothing in row 42")
 """
-BASES = {
-    "lightning": "lightning.pytorch",
-    "keras": "keras.callbacks",
-}
+BASES = {"lightning": "lightning.pytorch", "keras": "keras.callbacks"}
 
 
 @pytest.mark.slow

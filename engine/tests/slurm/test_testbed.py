@@ -27,13 +27,7 @@ def test_every_node_has_its_own_name_address_tmp_and_shm(testbed: Testbed) -> No
 def test_nodes_see_the_repository_and_the_shared_folder(testbed: Testbed, shared_dir: Path) -> None:
     (shared_dir / "from_outside").touch()
     done = testbed.run(
-        [
-            "srun",
-            "--nodes=2",
-            "ls",
-            str(shared_dir),
-            str(REPOSITORY / "tools/testbed/testbed_cluster.py"),
-        ]
+        ["srun", "--nodes=2", "ls", str(shared_dir), str(REPOSITORY / "tools/testbed/testbed_cluster.py")]
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("from_outside") == 2
@@ -59,11 +53,8 @@ def test_gpus_are_given_out_and_counted(testbed: Testbed) -> None:
 def test_typed_gpus_features_and_partition_of_a_site(testbed_for: Callable[..., Testbed]) -> None:
     ibex = testbed_for("ibex")
     words = [
-        "--partition=batch",
-        "--constraint=v100&cpu_intel_platinum_8260",
-        "--gpus=v100:8",
-        "--cpus-per-gpu=5",
-    ]
+        "--partition=batch", "--constraint=v100&cpu_intel_platinum_8260", "--gpus=v100:8", "--cpus-per-gpu=5",
+    ]  # fmt: skip
     assert ibex.run(["sbatch", "--test-only", *words, "--wrap=true"]).returncode == 0
     assert ibex.run(["sbatch", "--test-only", *words, "--gpus=a100:8", "--wrap=true"]).returncode != 0
     assert (
@@ -245,14 +236,8 @@ def test_sacct_with_accounting(testbed_for: Callable[..., Testbed], shared_dir: 
     job = submit(testbed, shared_dir, "exit 3", "--comment=field=nlp;appl=pytorch")
     assert testbed.wait_job(job) == "FAILED"
     words = [
-        "sacct",
-        "--noheader",
-        "--parsable2",
-        "--allocations",
-        "--jobs",
-        job,
-        "--format=State,ExitCode,Comment",
-    ]
+        "sacct", "--noheader", "--parsable2", "--allocations", "--jobs", job, "--format=State,ExitCode,Comment",
+    ]  # fmt: skip
     wait_for(
         lambda: testbed.run(words).stdout == "FAILED|3:0|field=nlp;appl=pytorch\n", "the record of the job"
     )

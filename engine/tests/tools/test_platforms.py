@@ -42,15 +42,8 @@ def test_every_locked_package_has_a_wheel(uv: str, tmp_path: Path, platform: str
     environ = {**os.environ, "MACOSX_DEPLOYMENT_TARGET": "14.0"}  # what torch's wheels need
     for version in PYTHONS:
         command = [
-            uv,
-            "pip",
-            "install",
-            "--dry-run",
-            "--no-deps",
-            "--require-hashes",
-            "--only-binary",
-            ":all:",
-        ]
+            uv, "pip", "install", "--dry-run", "--no-deps", "--require-hashes", "--only-binary", ":all:",
+        ]  # fmt: skip
         command += ["--python-platform", target, "--python-version", version, "--target", str(tmp_path / "t")]
         command += ["--requirement", str(tmp_path / "locked.txt")]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)

@@ -50,20 +50,7 @@ SITES = {
     "monitor.idle=stop": "monitor.idle=stop was removed: use monitor.idle=warn, .* `python src/jobs.py cancel`",
     "monitor.notify=https://x": "monitor.notify was removed: use cluster.mail_type=ALL",
 }
-TIMES = (
-    "soon",
-    "24h",
-    "-5",
-    "1:2:3:4",
-    "''",
-    "1.5",
-    "nan",
-    "true",
-    "²",
-    "٣",
-    "[1]",
-    "9" * 400,
-)
+TIMES = ("soon", "24h", "-5", "1:2:3:4", "''", "1.5", "nan", "true", "²", "٣", "[1]", "9" * 400)
 BEGINS = ("later", "25:00", "now+1month", "2026-02-31", "''", "1200", "true", "[noon]")
 SIZES = ("lots", "10Q", "-5G", "''", "nan", "inf", "1e3G", "10 000M", "²G", "true", "9" * 400 + "T")
 OPTIONS = {
@@ -148,15 +135,8 @@ BROKEN: dict[str, Damage] = {
     "a link to itself": link("mine.yaml"),
 }
 BREAKS_CURRENT = (
-    "a tab",
-    "no UTF-8",
-    "a list",
-    "a word",
-    "a folder",
-    "a FIFO",
-    "a link to nothing",
-    "a key twice",
-)
+    "a tab", "no UTF-8", "a list", "a word", "a folder", "a FIFO", "a link to nothing", "a key twice",
+)  # fmt: skip
 THERE: dict[str, Damage] = {**BROKEN, "nothing": "", "unreadable": with_mode(0)}
 
 ROWS = [

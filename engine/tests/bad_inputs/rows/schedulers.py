@@ -27,10 +27,7 @@ OWN_RUNS = r"row/home/\.local(/state(/train-anywhere(/trusted)?)?)?"
 """The list of runs that this user made, written before the scheduler is asked, so that a kill loses none; a refused one is only a line in it."""
 
 SUBMITS: dict[str, tuple[str, str]] = {
-    "refuses": (
-        'echo "sbatch: error: invalid account" >&2; exit 1',
-        "sbatch refused the job: .*invalid account",
-    ),
+    "refuses": ('echo "sbatch: error: invalid account" >&2; exit 1', "sbatch refused the job: .*invalid account"),
     "fails without a word": ("exit 1", "sbatch failed with exit code 1"),
     "is killed": ("kill -9 $$", "sbatch"),
     "prints no job id": ("echo hello", "sbatch answered 'hello', which has no job id"),
@@ -40,7 +37,7 @@ SUBMITS: dict[str, tuple[str, str]] = {
     "prints a superscript": ("echo ²", "sbatch answered"),
     "hangs": (HANGS, "sbatch.*(second|minute|answer)"),
     "prints without an end": ("exec yes", "sbatch"),
-}
+}  # fmt: skip
 PROGRAMS = ("squeue", "sacct", "scontrol")
 ENVIRONS: list[tuple[str, dict[str, str], str]] = [
     ("cluster=slurm", {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "abc"}, "SLURM_JOB_NUM_NODES='abc' does not have the scheduler's format.*unset SLURM_JOB_NUM_NODES"),
@@ -130,19 +127,13 @@ NODE = "CPUTot=64 RealMemory=515000 Partitions=gpu"
 NODES = {
     "nothing": (":", "Slurm shows no node with GPUs here"),
     "no settings": ("echo hello", "Slurm shows no node with GPUs here"),
-    "no CPUs": (
-        "echo 'NodeName=a Gres=gpu:4 RealMemory=515000 Partitions=gpu'",
-        "Slurm shows no node with GPUs here",
-    ),
-    "superscripts": (
-        "echo 'NodeName=a Gres=gpu:4 CPUTot=² RealMemory=515000 Partitions=gpu'",
-        "Slurm shows no node with GPUs here",
-    ),
+    "no CPUs": ("echo 'NodeName=a Gres=gpu:4 RealMemory=515000 Partitions=gpu'", "Slurm shows no node with GPUs here"),
+    "superscripts": ("echo 'NodeName=a Gres=gpu:4 CPUTot=² RealMemory=515000 Partitions=gpu'", "Slurm shows no node with GPUs here"),
     "bytes": (rf"printf 'NodeName=a Gres=gpu:4 {NODE}\377\n'", "a partition has a name that is not UTF-8"),
     "a failure": (FAILS, "scontrol.*Unable to contact slurm controller"),
     "no end": (HANGS, "scontrol.*(second|minute|answer)"),
     "no GPUs": (f"echo 'NodeName=a Gres=(null) {NODE}'", "Slurm shows no node with GPUs"),
-}
+}  # fmt: skip
 GOOD_NODES = {
     "scontrol": f"echo 'PartitionName=gpu State=UP MaxTime=2-00:00:00'; echo 'NodeName=a Gres=gpu:a100:4 {NODE}'"
 }

@@ -256,18 +256,12 @@ def test_where_extra_names_go(project: Project) -> None:
 
 def test_what_may_take_more_than_is_written(tmp_path: Path) -> None:
     sources = [
-        "import attr\n@attr.s\nclass A:\n    x: int = 1",
-        "class A(dict): pass",
-        "class A(Exception): pass",
-        "from gone import Base\nclass A(Base): pass",
-        "class A(make()): pass",
+        "import attr\n@attr.s\nclass A:\n    x: int = 1", "class A(dict): pass", "class A(Exception): pass",
+        "from gone import Base\nclass A(Base): pass", "class A(make()): pass",
         "class M(type):\n    def __call__(cls, *a, **k): ...\nclass A(metaclass=M): pass",
-        "class B:\n    def __init_subclass__(cls): ...\nclass A(B): pass",
-        "class A:\n    __init__ = other",
-        "@unknown\ndef A(x): ...",
-        "class A:\n    @unknown\n    def __init__(self, x): ...",
-        "import torch\nclass A(torch.Tensor): pass",
-    ]
+        "class B:\n    def __init_subclass__(cls): ...\nclass A(B): pass", "class A:\n    __init__ = other", "@unknown\ndef A(x): ...",
+        "class A:\n    @unknown\n    def __init__(self, x): ...", "import torch\nclass A(torch.Tensor): pass",
+    ]  # fmt: skip
     for source, mine in each_in_a_project(tmp_path, sources):
         assert mine("mine.A").takes_any and mine("mine.A").kind != "unreadable", source
 

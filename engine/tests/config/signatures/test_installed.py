@@ -13,29 +13,12 @@ from train_anywhere.files import ROOT
 pytestmark = pytest.mark.slow
 
 PACKAGES = {
-    "torch": [
-        "torch.optim",
-        "torch.optim.lr_scheduler",
-        "torch.nn",
-        "torchmetrics",
-        "torchmetrics.classification",
-    ],
+    "torch": ["torch.optim", "torch.optim.lr_scheduler", "torch.nn", "torchmetrics", "torchmetrics.classification"],
     "lightning": ["lightning.pytorch", "lightning.pytorch.callbacks", "lightning.pytorch.loggers"],
-    "keras": [
-        "keras",
-        "keras.optimizers",
-        "keras.callbacks",
-        "keras.layers",
-        "keras.losses",
-        "keras.metrics",
-    ],
-}
+    "keras": ["keras", "keras.optimizers", "keras.callbacks", "keras.layers", "keras.losses", "keras.metrics"],
+}  # fmt: skip
 
-FEWEST = {
-    "torch": 200,
-    "lightning": 20,
-    "keras": 200,
-}
+FEWEST = {"torch": 200, "lightning": 20, "keras": 200}
 """Signatures that are compared at least."""
 
 

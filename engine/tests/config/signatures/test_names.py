@@ -53,22 +53,11 @@ def test_ways_to_a_definition(tmp_path: Path) -> None:
 
 def test_what_only_an_import_would_tell(tmp_path: Path) -> None:
     sources = [
-        "def __getattr__(name): ...",
-        "globals()['Thing'] = 1",
-        "def f():\n    global Thing\n    Thing = 1",
-        "print(Thing := 3)",
-        "from gone import Thing",
-        "from gone import *",
-        "from math import *",
-        "Thing = make()",
-        "import functools\nThing = functools.partial(print)",
-        "Thing = 3",
-        "Thing, other = 1, 2",
-        "for Thing in range(3): ...",
-        "from mine import Thing",
-        "from mine import *\nThing = Thing",
-        "Thing = other\nother = Thing",
-    ]
+        "def __getattr__(name): ...", "globals()['Thing'] = 1", "def f():\n    global Thing\n    Thing = 1", "print(Thing := 3)",
+        "from gone import Thing", "from gone import *", "from math import *", "Thing = make()",
+        "import functools\nThing = functools.partial(print)", "Thing = 3", "Thing, other = 1, 2", "for Thing in range(3): ...",
+        "from mine import Thing", "from mine import *\nThing = Thing", "Thing = other\nother = Thing",
+    ]  # fmt: skip
     kinds = {source: mine("mine.Thing").kind for source, mine in each_in_a_project(tmp_path, sources)}
     assert kinds == dict.fromkeys(sources, "unreadable")
 

@@ -20,18 +20,9 @@ NAMES = {
     "torch.optim.lr_scheduler.OneCycleLR": ("torch.optim.lr_scheduler.OneCycleLR", "lightning"),
     "torch.nn.Linear": ("torch.nn.modules.linear.Linear", "lightning"),
     "torch.nn.CrossEntropyLoss": ("torch.nn.modules.loss.CrossEntropyLoss", "lightning"),
-    "torchmetrics.classification.BinaryAccuracy": (
-        "torchmetrics.classification.accuracy.BinaryAccuracy",
-        "lightning",
-    ),
-    "lightning.pytorch.callbacks.LearningRateMonitor": (
-        "lightning.pytorch.callbacks.lr_monitor.LearningRateMonitor",
-        "lightning",
-    ),
-    "lightning.pytorch.callbacks.EarlyStopping": (
-        "lightning.pytorch.callbacks.early_stopping.EarlyStopping",
-        "lightning",
-    ),
+    "torchmetrics.classification.BinaryAccuracy": ("torchmetrics.classification.accuracy.BinaryAccuracy", "lightning"),
+    "lightning.pytorch.callbacks.LearningRateMonitor": ("lightning.pytorch.callbacks.lr_monitor.LearningRateMonitor", "lightning"),
+    "lightning.pytorch.callbacks.EarlyStopping": ("lightning.pytorch.callbacks.early_stopping.EarlyStopping", "lightning"),
     "lightning.pytorch.loggers.WandbLogger": ("lightning.pytorch.loggers.wandb.WandbLogger", "lightning"),
     "lightning.pytorch.LightningModule": ("lightning.pytorch.core.module.LightningModule", "lightning"),
     "keras.optimizers.Lion": ("keras.src.optimizers.lion.Lion", "keras"),
@@ -39,7 +30,7 @@ NAMES = {
     "keras.callbacks.EarlyStopping": ("keras.src.callbacks.early_stopping.EarlyStopping", "keras"),
     "keras.Model": ("keras.src.models.model.Model", "keras"),
     "src.data.digits.open_digits": ("src.data.digits.open_digits", None),
-}
+}  # fmt: skip
 """Name -> where it is defined, and its framework."""
 
 
@@ -152,14 +143,9 @@ def test_what_does_not_exist_is_refused() -> None:
 
 def test_what_source_does_not_tell_is_unreadable_and_no_error() -> None:
     names = [
-        "builtins.print",
-        "tensorflow.keras.Model",
-        "torch.randn",
-        "math.sqrt",
-        "torch._C.Generator",
-        "train_anywhere.files.ROOT",
+        "builtins.print", "tensorflow.keras.Model", "torch.randn", "math.sqrt", "torch._C.Generator", "train_anywhere.files.ROOT",
         "sys.path",
-    ]
+    ]  # fmt: skip
     found = {dotted: read(dotted) for dotted in names}
     known = {name: (f.kind, f.takes_any, dict(f.parameters)) for name, f in found.items()}
     assert known == dict.fromkeys(names, ("unreadable", True, {}))

@@ -62,14 +62,10 @@ def test_a_metric_may_have_its_name_in_keras(make: Make) -> None:
     [
         (("a", None, None), {}, "none of these runs has a checkpoint.monitor; name a metric with --metric"),
         (("a", "val/acc", "max"), {}, "none of these 1 runs has measured val/acc yet."),
-        (
-            ("a", "val/acc", "max", 1),
-            {"metric": "val/loss"},
-            "whether a low or a high val/loss is better is not known",
-        ),
+        (("a", "val/acc", "max", 1), {"metric": "val/loss"}, "whether a low or a high val/loss is better is not known"),
         (("a", "val/acc", "max", "nan"), {}, "val/acc is nan in all of these runs."),
     ],
-)
+)  # fmt: skip
 def test_nothing_to_compare(
     make: Make, run: tuple[object, ...], asked: dict[str, str], sentence: str
 ) -> None:

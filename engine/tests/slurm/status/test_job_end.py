@@ -55,26 +55,11 @@ def test_a_job_without_a_log_is_explained(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("log", "says"),
     [
-        (
-            "slurmstepd: error: execve(): /tmp/.venv/bin/python: No such file or directory",
-            "not below cluster.local_disk.",
-        ),
-        (
-            "Traceback\nModuleNotFoundError: No module named 'timm'\n",
-            "No module named 'timm': install it in the job's environment",
-        ),
-        (
-            "/bin/bash: line 3: /tmp/run.sh: Permission denied\n",
-            "Permission denied: it must be on a disk that all nodes share",
-        ),
-        (
-            'Lmod has detected the following error: The following module(s) are unknown: "cuda/99"\n',
-            "compare cluster.modules",
-        ),
-        (
-            "srun: error: Unable to create step for job 7: Invalid generic resource\n",
-            "Invalid generic resource: Slurm could not start",
-        ),
+        ("slurmstepd: error: execve(): /tmp/.venv/bin/python: No such file or directory", "not below cluster.local_disk."),
+        ("Traceback\nModuleNotFoundError: No module named 'timm'\n", "No module named 'timm': install it in the job's environment"),
+        ("/bin/bash: line 3: /tmp/run.sh: Permission denied\n", "Permission denied: it must be on a disk that all nodes share"),
+        ('Lmod has detected the following error: The following module(s) are unknown: "cuda/99"\n', "compare cluster.modules"),
+        ("srun: error: Unable to create step for job 7: Invalid generic resource\n", "Invalid generic resource: Slurm could not start"),
         ("an ordinary line\n", ""),
         (f"{NORMAL}\n", ""),
         (
@@ -83,7 +68,7 @@ def test_a_job_without_a_log_is_explained(tmp_path: Path) -> None:
         ),
         ("srun: error: node1: task 0: Exited with exit code 1\n", "exit code 1: Slurm could not start"),
     ],
-)
+)  # fmt: skip
 def test_a_job_that_started_no_rank_says_why(tmp_path: Path, log: str, says: str) -> None:
     run = run_of(tmp_path, log)
     said = explain_start_failure(run, {})

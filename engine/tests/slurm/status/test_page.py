@@ -1,4 +1,4 @@
-"""Pages for people, of made-up reports. Real ones are read in engine/tests/test_jobs.py."""
+"""Pages for people, of made-up reports. Real ones are read in commands/test_jobs_looks.py."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,0 +1,236 @@
+"""The verbs that look at runs: status, logs, list, best."""
+
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.tests.commands.conftest import Verbs
+from train_anywhere.commands import jobs
+from train_anywhere.files import ROOT
+from train_anywhere.slurm.status.show_logs import Tail
+
+
+@pytest.mark.parametrize("name", [None, "20260101-000000-aaaa", "7", "FOLDER"])
+def test_a_run_is_found_by_what_is_at_hand(verbs: Verbs, name: str | None) -> None:
+    verbs.make("20250101-000000-bbbb", "77", state="completed")
+    facts = {"epoch": 3, "step": 42, "metrics": {"test/acc": 0.5}, "restarts": 2}
+    folder = verbs.make("20260101-000000-aaaa", "7", state="completed", **facts)
+    said, _ = verbs.run("status", *([] if name is None else [name.replace("FOLDER", str(folder))]))
+    assert said.startswith("20260101-000000-aaaa  completed  job 7 on slurm  epoch 3, step 42")
+    assert "test/acc 0.5000" in said
+
+
+def test_a_run_that_ran_here(verbs: Verbs) -> None:
+    verbs.make(script=False, state="completed", epoch=2, step=30)
+    said, _ = verbs.run("status")
+    assert said.startswith("20260101-000000-aaaa  completed  on this machine  epoch 2, step 30\n")
+    refused = {
+        "logs": "ran on this machine: what it printed went to its terminal, and no log was written.",
+        "cancel": "ran on this machine and is completed: there is nothing to cancel.",
+        "resubmit": "ran on this machine; resume it with `",
+    }
+    for verb, sentence in refused.items():
+        assert f"20260101-000000-aaaa {sentence}" in verbs.refused(verb)
+
+
+STATES = [
+    ("7|PENDING\n", "queued", "pending"), ("7|RUNNING\n", "queued", "running"), ("7|COMPLETED\n", "completed", "completed"),
+    ("7|FAILED\n", "failed", "failed"), ("7|TIMEOUT\n", "running", "timeout"), ("7|NODE_FAIL\n", "running", "node_fail"),
+    ("", "running", "lost"), ("", "preempted", "preempted"), ("7|PENDING\n", "preempted", "pending"),
+]  # fmt: skip
+"""What squeue prints, the state in run.json, and the state that `status` prints."""
+
+
+@pytest.mark.parametrize(("queue", "state", "expected"), STATES)
+def test_the_scheduler_knows_the_living_and_run_json_the_ended(
+    verbs: Verbs, queue: str, state: str, expected: str
+) -> None:
+    verbs.make("20260101-000000-aaaa", "7", state=state)
+    verbs.queue.write_text(queue)
+    assert verbs.run("status")[0].split()[1] == expected
+
+
+def test_logs_are_those_of_the_newest_job(verbs: Verbs) -> None:
+    folder = verbs.make("20260101-000000-aaaa", "7", "8", state="running")
+    for name, text in {"slurm-7.out": "old\n", "slurm-8.out": "new\n", "slurm-8.err": ""}.items():
+        (folder / name).write_text(text)
+    said, _ = verbs.run("logs")
+    assert "new\n" in said and "old" not in said
+
+
+def test_a_run_without_jobs_txt_or_run_json(verbs: Verbs) -> None:
+    folder = verbs.make("20260101-000000-aaaa", "7")
+    (folder / "jobs.txt").unlink()
+    (folder / "run.json").unlink()
+    assert "20260101-000000-aaaa  lost  job ? on None" in verbs.run("status")[0]
+    assert "it has no job in jobs.txt" in verbs.refused("logs")
+
+
+def test_results_that_are_no_folder(verbs: Verbs, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("missing", "file", "loop"):
+        assert "there is no run in" in verbs.refused("status", results=tmp_path / name)
+        verbs.refused("status", "20260101-000000-aaaa", results=tmp_path / name)
+    said = verbs.refused("status", str(tmp_path / "loop"), results=tmp_path)
+    assert "can't be read: Too many levels of symbolic links." in said.splitlines()[-1]
+    (tmp_path / "empty").mkdir()
+    for verb in ("list", "best"):
+        assert f"there is no run in {tmp_path}/empty yet" in verbs.refused(verb, results=tmp_path / "empty")
+
+
+@pytest.mark.parametrize("name", ["", "**", "[", "..", "7" * 5000, "a/../../b", "~nobody/x", "nothing"])
+def test_names_that_mean_nothing(verbs: Verbs, name: str) -> None:
+    verbs.make("20260101-000000-aaaa", "7")
+    said = verbs.refused("status", name)
+    assert said.startswith("error: ") and (name != "nothing" or "no run is called 'nothing'" in said)
+
+
+def test_logs_of_bytes_and_of_a_log_that_goes_away(verbs: Verbs) -> None:
+    folder = verbs.make("20260101-000000-aaaa", "7", state="completed")
+    for words in (["logs"], ["logs", "-f"]):
+        assert "has no log yet: no job of it (7) has started." in verbs.refused(*words)
+    (folder / "slurm-7.out").write_bytes(b"\xff\xfe done\n")
+    for words in (["logs"], ["logs", "-f"]):
+        assert "\ufffd\ufffd done" in verbs.run(*words)[0]
+    tail = Tail(folder / "slurm-7.out")
+    assert tail.read_new().endswith("done\n")
+    (folder / "slurm-7.out").write_text("again\n")
+    assert tail.read_new() == "again\n"
+    (folder / "slurm-7.out").unlink()
+    assert tail.read_new() == ""
+
+
+def test_a_sweep_with_a_failed_member(verbs: Verbs) -> None:
+    states = ["completed", "failed", "running", "pending"]
+    name = verbs.sweep("completed", "failed", "running", "queued")
+    for member in range(4):
+        (verbs.results / "digits" / f"{name}-{member}" / "overrides.txt").write_text(
+            f"model=mlp\nseed={member}\n"
+        )
+    verbs.queue.write_text("7_2|RUNNING\n7_3|PENDING\n")
+    said = verbs.run("status", name)[0].splitlines()
+    assert said[0].split() == ["run", "state", "where", "seed", "progress", "metrics"]
+    rows = [(line.split()[0], line.split()[1], line.split()[6]) for line in said[1:5]]
+    assert rows == [(f"{name}-{m}", s, f"{m}") for m, s in enumerate(states)]
+    told = verbs.json("status", name)
+    assert [one["state"] for one in told["runs"]] == states
+    assert [one["overrides"]["seed"] for one in told["runs"]] == ["0", "1", "2", "3"]
+    assert told["differing"] == ["seed"]
+    assert [" ".join(c.split()[2:-3]) for c in told["next"]] == ["logs -f", "cancel", "resubmit --failed"]
+
+
+def test_every_next_command_works_as_printed(verbs: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From another folder: `logs` and `resubmit` of a failed run, a sweep and a running run."""
+    monkeypatch.chdir(verbs.results.parent)
+    name = verbs.sweep("failed", "running", "failed")
+    for number, member in enumerate(sorted(verbs.results.glob("digits/*-*-*-*"))):
+        (member / f"slurm-7_{number}.out").write_text(f"of {member.name}\n")
+    verbs.queue.write_text("7_1|RUNNING\n")
+    told = verbs.json("status", name)
+    verbs.client("squeue", f"cat {verbs.queue}; : >{verbs.queue}")  # the job ends when it was asked for
+    typed = [*told["next"], *told["runs"][0]["next"], *told["runs"][1]["next"]]
+    names = [shlex.split(command)[2] for command in typed]
+    assert names == ["logs", "cancel", "resubmit", "logs", "resubmit", "logs", "cancel"]
+    for command in typed:
+        [_, program, *words] = shlex.split(command)
+        assert (ROOT / "src" / "jobs.py").samefile(program)
+        verbs.queue.write_text("7_1|RUNNING\n" if "cancel" in words else "")
+        code = jobs.main(words)
+        said = verbs.capsys.readouterr()
+        assert code == 0 or "there is nothing to submit again" in said.err, (command, said.err)
+
+
+def test_list_tells_of_all_runs_newest_first(verbs: Verbs) -> None:
+    """Local runs are filtered the same way. Only runs that may be active query the scheduler."""
+    verbs.make("20260101-000000-aaaa", script=False, state="completed", step=3, epoch=1)
+    verbs.make("20260103-000000-aaaa", "9", state="completed")
+    damaged = verbs.make("20260104-000000-aaaa", "8", state="running")
+    verbs.make("20260102-000000-aaaa", "7", state="running")
+    verbs.queue.write_text("7|RUNNING\n")
+    verbs.client("squeue", f'echo "$@" >>{verbs.asked}; cat {verbs.queue}')
+    (damaged / "run.json").write_text("{")
+    out, err = verbs.run("list", code=2)
+    assert [line.split()[:3] for line in out.splitlines()] == [
+        ["run", "name", "state"], ["20260103-000000-aaaa", "digits", "completed"],
+        ["20260102-000000-aaaa", "digits", "running"], ["20260101-000000-aaaa", "digits", "completed"],
+    ]  # fmt: skip
+    assert "error: 20260104-000000-aaaa: " in err and "is damaged" in err
+    assert all("--jobs=7" in line for line in verbs.asked.read_text().splitlines())
+    told = verbs.json("list", code=2)
+    assert [bool(one["trouble"]) for one in told["runs"]] == [True, False, False, False]
+    assert len(told["trouble"]) == 1
+
+
+def test_best_names_the_run(verbs: Verbs) -> None:
+    for number, value in enumerate((0.5, 0.9, 0.7)):
+        folder = verbs.make(f"2026010{number + 1}-000000-aaaa", script=False, state="completed")
+        (folder / "config.yaml").write_text("checkpoint: {monitor: val/acc, mode: max}\n")
+        (folder / "metrics.csv").write_text(f"step,epoch,val/acc\n7,1,{value}\n")
+    out, err = verbs.run("best")
+    assert out == f"val/acc 0.9  20260102-000000-aaaa  step 7\n{verbs.results}/digits/20260102-000000-aaaa\n"
+    assert err == "the highest of 3 runs named digits\n"
+    told = verbs.json("best")
+    assert (told["id"], told["value"]) == ("20260102-000000-aaaa", 0.9)
+    assert "--mode" in verbs.refused("best", "--metric", "val/loss")
+
+
+@pytest.mark.parametrize("framework", ["lightning", pytest.param("keras", marks=pytest.mark.slow)])
+def test_a_real_run_of_this_machine_while_it_trains_and_after(verbs: Verbs, framework: str) -> None:
+    """Status reads the values that the training writes."""
+    words = [f"framework={framework}", "model=mlp", "trainer.max_epochs=100000", "monitor.progress=none"]
+    command = [sys.executable, str(ROOT / "src" / "train.py"), *words, f"paths.results={verbs.results}"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as training:
+        try:
+            end = time.monotonic() + 90
+            while not [*verbs.results.glob("digits/*/monitor/live.json")]:
+                assert training.poll() is None and time.monotonic() < end
+                time.sleep(0.1)
+            one: dict[str, Any] = {"progress": {"rate": None}}
+            while one["progress"]["rate"] is None or one["checkpoint"] is None:
+                assert time.monotonic() < end
+                [one] = verbs.json("status")["runs"]
+            progress = one["progress"]
+            assert (one["state"], one["alive"]) == ("running", True) and "jobs.py cancel" in one["next"][0]
+            assert progress["section"] in ("train", "validation", "checkpoint")
+            assert 0 < progress["step"] < progress["steps"] == 1300000
+            assert progress["rate"] > 0 and progress["seconds_left"] > 0 and progress["moved"] < 30
+            assert 0 <= progress["data_wait"] <= 1
+            said, _ = verbs.run("status")
+            for part in (f"running  process {training.pid} on ", " images/s, ", " left, ", "waits for data "):
+                assert part in said
+        finally:
+            training.terminate()
+            training.wait(60)
+    [one] = verbs.json("status")["runs"]
+    assert (one["state"], one["alive"]) == ("preempted", False)
+    assert one["progress"]["step"] == one["checkpoint"]["step"]
+    logs, resume = map(shlex.split, one["next"])  # what it printed is in log.txt
+    assert (logs[2], resume[2]) == ("logs", f"resume={verbs.results.resolve()}/digits/{one['id']}")
+
+
+@pytest.mark.parametrize("verb", ["status", "list", "best", "logs"])
+@pytest.mark.quick("list", "best")
+def test_a_look_at_a_run_loads_nothing_heavy(verbs: Verbs, verb: str) -> None:
+    """The commands import no framework or numpy. Only a terminal uses rich."""
+    verbs.make(script=False, state="completed")
+    program = [str(ROOT / "src" / "jobs.py"), verb, "--results", str(verbs.results)]
+    command = [sys.executable, "-X", "importtime", *program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    modules = {line.split("|")[-1].strip().split(".")[0] for line in lines}
+    assert "argparse" in modules
+    assert not modules & {"torch", "tensorflow", "keras", "lightning", "numpy", "rich", "hydra"}
+
+
+def test_a_dot_in_a_run_folder_is_that_run(verbs: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
+    older = verbs.make(state="completed", script=False)
+    verbs.make("20260101-000001-bbbb", state="completed", script=False)
+    monkeypatch.chdir(older)
+    monkeypatch.setenv("PWD", str(older))
+    assert "20260101-000000-aaaa" in verbs.run("status", ".")[0]
