@@ -1,6 +1,7 @@
 """The schema has default, type and meaning of each key. A train.yaml needs only its changes."""
 
 import dataclasses
+import shutil
 import subprocess
 import sys
 import typing
@@ -15,6 +16,7 @@ from train_anywhere.config.command.compose import compose
 from train_anywhere.config.keys import OpenSection, defaults, flatten, key_fields, meanings
 from train_anywhere.config.schema import Config
 from train_anywhere.config.strict import field_types, section_class
+from train_anywhere.files import ROOT
 
 OLD = Path(__file__).with_name("files") / "train_of_135_keys.yaml"
 """A train.yaml of the time when it had to list every key."""
@@ -54,8 +56,10 @@ def test_a_train_yaml_of_an_earlier_version_runs_unchanged(tmp_path: Path, remov
     kept = [line for line in lines if not removed or not line.startswith(removed)]
     assert len(lines) - len(kept) == len(removed)
     (project / "configs" / "train.yaml").write_text("".join(kept))
-    assert yaml.safe_load(config(project, "--cfg", "job").stdout) == yaml.safe_load(new) != {}
-    assert config(project, "--cfg", "job").stdout == new
+    shown = config(project, "--cfg", "job").stdout
+    assert shown == new and yaml.safe_load(new) != {}
+    if removed:
+        return
     assert config(project, "--help").stdout.count("  # ") > 130
     shown = config(project, "dry_run=true", "trainer.nodes=1", "cluster.no_kill=false")
     assert shown.returncode == 0 and "195 in 15 epochs" in shown.stdout, shown.stderr
@@ -112,12 +116,12 @@ def test_keys_that_a_choice_file_does_not_have_get_the_defaults_of_its_class(
 ) -> None:
     """A newer engine adds keys to the class of a choice, which an earlier file does not have."""
     group, _, choice = file.partition("/")
-    project = copy_project(tmp_path)
-    monkeypatch.setattr("train_anywhere.config.command.compose.CONFIGS", project / "configs")
+    configs = shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    monkeypatch.setattr("train_anywhere.config.command.compose.CONFIGS", configs)
     whole = compose([f"{group}={choice}"])[group]
     cls = section_class(field_types(Config)[group], whole)
     known = defaults(cls)
-    path = project / "configs" / f"{file}.yaml"
+    path = configs / f"{file}.yaml"
     path.write_text(
         yaml.safe_dump({k: v for k, v in yaml.safe_load(path.read_text()).items() if k not in known})
     )
