@@ -15,7 +15,7 @@ from engine.tests.without import without
 from train_anywhere.files import ROOT
 
 TESTBED = (
-    "engine/tests/slurm/test_testbed_command.py", "engine/tests/slurm/test_topology.py", "engine/tests/slurm/test_format_checks.py",
+    "engine/tests/slurm/test_testbed_command.py", "engine/tests/slurm/test_topology.py", "engine/tests/slurm/test_presets.py",
 )  # fmt: skip
 TESTS = {
     "horovod": (
@@ -38,7 +38,7 @@ TESTS = {
         "engine/tests/files/test_removal.py",
         *TESTBED,
     ),
-    "git": ("engine/tests/slurm/test_git.py", "engine/tests/tools/test_project.py", "engine/tests/slurm/test_format_checks.py"),
+    "git": ("engine/tests/slurm/test_git.py", "engine/tests/tools/test_project.py", "engine/tests/slurm/test_presets.py"),
     **dict.fromkeys(("munge", "iproute2", "openssh-server", "slurmdbd", "mariadb-server-core"), TESTBED),
 }  # fmt: skip
 """Tests that need a tool, and others near them that do not."""

@@ -1,9 +1,13 @@
-"""An epoch's order: every sample once, as random as a sorted one, and never another in a later version."""
+"""An epoch's order: every sample once, as random as a sorted one, the same in a later version; which rank reads what."""
 
 import numpy as np
 import pytest
 
+from train_anywhere.data.dataset import ArraySet
+from train_anywhere.data.known import check_batch
+from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder, batches_per_epoch
 from train_anywhere.data.order.shuffle import BLOCK, SORTED, permutation, shuffled_rows
+from train_anywhere.errors import DataError
 
 LARGE = 200_003  # a prime: no two like factors have it as their product
 
@@ -93,3 +97,67 @@ def test_the_permutation_can_not_be_spoiled_by_a_caller() -> None:
         permutation(10, 0, 0)[0] = 1
     shuffled_rows(10, 0, 0, 0, 10)[0] = 77
     assert shuffled_rows(10, 0, 0, 0, 10)[0] != 77
+
+
+def epoch_rows(length: int, batch_size: int, world_size: int, shuffle: bool = True) -> list[list[int]]:
+    """Return the rows of each batch of an epoch, the ranks' parts side by side."""
+    orders = [
+        UnpaddedOrder(BatchOrder(batch_size, 7, rank, world_size, shuffle), drop_last=False)
+        for rank in range(world_size)
+    ]
+    batches = range(orders[0].batches(length))
+    return [np.concatenate([one.rows(length, 0, batch) for one in orders]).tolist() for batch in batches]
+
+
+def test_batches_per_epoch() -> None:
+    assert [batches_per_epoch(length, 64) for length in (1, 63, 64, 65, 128)] == [1, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("length", [8, 45, 48, 100, SORTED + 100])
+def test_every_sample_counts_once_and_ranks_change_nothing(length: int) -> None:
+    batch_size = 8 if length < SORTED else 1000
+    alone = epoch_rows(length, batch_size, 1)
+    assert sorted(row for batch in alone for row in batch) == list(range(length))
+    for world_size in (2, 4):
+        assert epoch_rows(length, batch_size, world_size) == alone
+
+
+def test_evaluation_keeps_the_order_of_the_set() -> None:
+    rows = epoch_rows(20, 8, 2, shuffle=False)
+    assert [row for batch in rows for row in batch] == list(range(20))
+
+
+def test_a_batch_that_ranks_can_not_share() -> None:
+    with pytest.raises(DataError, match=r"batch_size=10 .* 4 ranks.*data\.batch_size=8\."):
+        check_batch(100, 10, 4, train=True)
+    with pytest.raises(DataError, match=r"data\.batch_size=4\."):
+        check_batch(100, 2, 4, train=True)
+
+
+def test_batch_larger_than_the_training_split() -> None:
+    with pytest.raises(
+        DataError, match=r"larger than the training split, which has 100 samples.*=100 or less"
+    ):
+        check_batch(100, 128, 2, train=True)
+    check_batch(100, 128, 2, train=False)
+
+
+def test_batch_must_be_positive() -> None:
+    with pytest.raises(DataError, match="not a positive number"):
+        check_batch(100, 0, 1, train=True)
+
+
+IMAGES = np.arange(5 * 2 * 3 * 1, dtype=np.uint8).reshape(5, 2, 3, 1)
+ARRAY_SET = ArraySet(IMAGES, np.arange(5, dtype=np.int64), classes=5, scale=0.5, shift=-1.0)
+
+
+def test_read_normalises_and_keeps_the_order_of_the_indices() -> None:
+    images, labels = ARRAY_SET.read(np.array([3, 0, 3]), epoch=0, train=True)
+    assert images.dtype == np.float32 and images.shape == (3, *ARRAY_SET.shape) == (3, 2, 3, 1)
+    np.testing.assert_array_equal(images, IMAGES[[3, 0, 3]] * 0.5 - 1)
+    assert labels.tolist() == [3, 0, 3] and labels.dtype == np.int64
+
+
+def test_part_is_a_set_of_its_own() -> None:
+    part = ARRAY_SET.part(np.array([4, 1]))
+    assert len(part) == 2 and part.labels.tolist() == [4, 1] and part.shape == ARRAY_SET.shape

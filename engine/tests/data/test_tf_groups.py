@@ -1,5 +1,6 @@
 """Several small batches read in one call: what comes out is what comes out of one call for each."""
 
+import random
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,7 @@ from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.order.prefetch import MAX_BATCHES
 from train_anywhere.data.tf import groups
 from train_anywhere.data.tf.groups import group_size, read_group
-from train_anywhere.data.tf.pipeline import plain_data_errors
+from train_anywhere.data.tf.pipeline import Samples, plain_data_errors
 from train_anywhere.data.tf.unpadded_batches import evaluation_batches, training_batches
 from train_anywhere.errors import DataError
 
@@ -126,3 +127,35 @@ def test_groups_are_small() -> None:
     assert size(64, 4096) == 3  # 1 MiB and a little
     assert size(64, 224, 224, 3) == 1
     assert size(8, None) == size(8, dtype=tf.string) == 1
+
+
+class Noisy:
+    """Each sample is drawn when it is read."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, float]:
+        return np.random.normal(size=2), random.random()
+
+
+def test_a_drawn_sample_depends_on_seed_epoch_and_index_alone() -> None:
+    first, again = Samples(Noisy(), seed=3), Samples(Noisy(), seed=3)
+    rows = BatchOrder(4, seed=3, train=True).full_batch(8, 1, 0)
+    whole = first.read(rows, 1, True)
+    for n, row in enumerate(rows):  # as another rank would read it, or a resumed run
+        alone = again.read(np.array([row]), 1, True)
+        for one, several in zip(alone, whole, strict=True):
+            np.testing.assert_array_equal(one[0], several[n])
+    for other in (first.read(rows, 2, True), Samples(Noisy(), seed=4).read(rows, 1, True)):
+        assert not np.array_equal(other[0], whole[0])
+
+
+def test_reading_changes_no_other_random_number() -> None:
+    random.seed(5)
+    np.random.seed(5)
+    expected = random.random(), np.random.random()
+    random.seed(5)
+    np.random.seed(5)
+    Samples(Noisy(), seed=3).read(np.arange(4), 0, True)
+    assert (random.random(), np.random.random()) == expected

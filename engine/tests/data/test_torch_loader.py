@@ -6,14 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data.distributed import DistributedSampler
 
 from src.data.digits import open_digits
 from src.data.imagefolder import open_imagefolder
 from train_anywhere.data.order import prefetch
 from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
+from train_anywhere.data.order.shuffle import permutation
 from train_anywhere.data.torch.loader import Batches
 from train_anywhere.data.torch.loader import torch_loader as loader_of
 from train_anywhere.data.torch.samples import Reader
+from train_anywhere.data.torch.user_loader import is_sharded
 from train_anywhere.errors import DataError
 
 
@@ -119,3 +123,47 @@ def test_samples_are_made_when_their_batch_is_asked_for(monkeypatch: pytest.Monk
     for dataset, reads in ((Rows(), 4), (Samples(), 3)):
         next(iter(torch_loader(dataset, BatchOrder(3, seed=0))))
         assert dataset.reads == reads
+
+
+def orders(batch_size: int, ranks: int, train: bool) -> list[UnpaddedOrder]:
+    return [
+        UnpaddedOrder(BatchOrder(batch_size, 3, rank, ranks, train), drop_last=train) for rank in range(ranks)
+    ]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_an_evaluation_reads_every_row_once(ranks: int) -> None:
+    """And no rank is without a row: it would have nothing to log."""
+    parts = orders(8, ranks, False)
+    for length in (4, 7, 8, 9, 16, 37):
+        read = [[part.rows(length, 0, batch) for part in parts] for batch in range(parts[0].batches(length))]
+        assert all(len(rows) for batch in read for rows in batch)
+        assert np.concatenate([rows for batch in read for rows in batch]).tolist() == list(range(length))
+        if ranks == 1:
+            assert [len(batch[0]) for batch in read[:-1]] == [8] * (len(read) - 1)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_training_reads_whole_batches_in_our_order(ranks: int) -> None:
+    parts = orders(8, ranks, True)
+    assert parts[0].batches(37) == 4
+    for batch in range(4):
+        rows = [part.rows(37, 5, batch) for part in parts]
+        assert {len(own) for own in rows} == {8 // ranks}
+        wanted = permutation(37, 3, 5)[8 * batch : 8 * batch + 8]
+        assert np.concatenate(rows).tolist() == wanted.tolist()
+
+
+def test_fewer_rows_than_ranks_are_refused() -> None:
+    with pytest.raises(DataError, match="an evaluation of 3 rows can't be shared by 4 ranks; use 3 or fewer"):
+        orders(8, 4, False)[0].batches(3)
+
+
+class Buckets(BatchSampler):
+    """A batch sampler of someone's own."""
+
+
+def test_a_sampler_within_a_batch_sampler_shares_the_rows() -> None:
+    sampler = DistributedSampler(range(8), num_replicas=2, rank=0)
+    loader = DataLoader(range(8), batch_sampler=Buckets(sampler, 2, drop_last=False))
+    assert is_sharded(loader, 2) and not is_sharded(loader, 4)

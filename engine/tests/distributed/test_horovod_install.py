@@ -1,15 +1,25 @@
-"""The check of the installed Horovod in environments made of metadata."""
+"""The checks of installed packages in environments made of metadata: Horovod, and the other framework."""
 
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from packaging.version import Version
 
-from train_anywhere.distributed.packages import HOROVOD_VERSION, horovod_problem, horovod_version
+from tools.testing.frameworks import FIRST
+from train_anywhere.config.schema import Config
+from train_anywhere.distributed import packages
+from train_anywhere.distributed.packages import (
+    HOROVOD_VERSION,
+    framework_problem,
+    horovod_problem,
+    horovod_version,
+)
 from train_anywhere.launch.local_run import local_problems
+from train_anywhere.testing.plugin import FRAMEWORKS
 from train_anywhere.training.preflight import CHECKS
 
 NAMES = [("torch", "torch", "pytorch"), ("tensorflow", "tf", "tensorflow")]
@@ -103,3 +113,18 @@ def test_check_imports_no_framework():
     root = Path(__file__).resolve().parents[3]
     run = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert not {f"'{NAME}'", "'horovod'", "'numpy'"} & set(run.stdout.strip("[]\n").split(", "))
+
+
+SAYS = f"framework={FIRST} needs zzq_none, which this environment does not have: run `make setup FRAMEWORK={FIRST}`"
+
+
+def test_one_that_is_installed_is_not_missing() -> None:
+    assert not framework_problem(FIRST) or len(FRAMEWORKS) > 1
+    assert not all(map(framework_problem, FRAMEWORKS))
+
+
+def test_what_to_type_is_said_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch, make_config: Callable[..., Config]
+) -> None:
+    monkeypatch.setitem(packages.PACKAGES, FIRST, ("numpy", "zzq_none"))
+    assert [p for p in local_problems(make_config(), CHECKS) if p.startswith(SAYS)]

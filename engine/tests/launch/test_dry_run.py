@@ -1,12 +1,22 @@
-"""The output of `dry_run=true` for a run on this machine."""
+"""A run on this machine: the output of dry_run=true, the end as a rank reports it, and its exit code."""
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import local_layout
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.job.rank_process import RankProcess, Stop
+from train_anywhere.launch import rank
 from train_anywhere.launch.local_run import format_dry_run
+from train_anywhere.runs import folder
+from train_anywhere.runs.attempts import Outcome
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.training.preflight import CHECKS
 
 MakeConfig = Callable[..., Config]
@@ -49,3 +59,23 @@ def test_code_of_the_user(make_config: MakeConfig) -> None:
     assert shown["Optimizer"].startswith("custom (torch.optim.RAdam), lr 0.001, schedule")
     assert shown["Optimizer"].endswith("unless the task has its own")
     assert shown["Run folder"] == "/results/digits/1"
+
+
+def test_an_end_that_no_disk_takes_is_a_failure(
+    make_run: Callable[..., tuple[Config, RunDir]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whoever started the run must not take it for one that has ended."""
+    config, run = make_run("monitor.report=false")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def train(*_: object) -> Outcome:
+        monkeypatch.setattr(folder, "write_or_overwrite", full)
+        return Outcome("completed", 1, 2, {}, None)
+
+    monkeypatch.setattr(rank, "train", train)
+    assert rank._run_locked(config, RankProcess(run, Topology(), Stop(), RunRecorder(run))) == 1
+    assert "error: the run is completed, but" in capsys.readouterr().err

@@ -1,5 +1,6 @@
-"""Which rank is steadily slower than the others."""
+"""Which rank is steadily slower than the others, how long they wait for it, and ranks that don't come to the start."""
 
+import json
 from dataclasses import replace
 from statistics import median
 
@@ -7,8 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.tests.monitor.test_hangs import RANK
+from engine.tests.monitor.test_node import MakeRun
+from train_anywhere.distributed.discover import hosts_by_rank
+from train_anywhere.features.hangs.hangs import StartupWatch
 from train_anywhere.features.hangs.supervisor import Stragglers, median_of_others
+from train_anywhere.monitor.heartbeat import Heartbeat
+from train_anywhere.monitor.live import Times, slowest_rank_wait
 from train_anywhere.monitor.ranks import RankStatus
+from train_anywhere.runs.attempts import STARTED
 
 
 def windows(stragglers: Stragglers, *paces: tuple[float, ...], whole: float = 0.1) -> list[str]:
@@ -71,3 +78,75 @@ def test_the_median_of_the_others(values: list[int], data: st.DataObject) -> Non
     index = data.draw(st.integers(0, len(values) - 1))
     others = values[:index] + values[index + 1 :]
     assert median_of_others(sorted(values), values[index]) == median(others)
+
+
+def test_the_slowest_rank_against_the_middle_one_of_this_attempt_s_nodes(make_run: MakeRun) -> None:
+    _, run = make_run()
+    run.monitor.mkdir()
+    work = {"node1": [(10.0, 2.0), (11.0, 2.0)], "node2": [(30.0, 2.0)], "node9": [(500.0, 0.0)]}
+    for host, ranks in work.items():
+        content = {"host": host, "ranks": [{"own": own, "data": data} for own, data in ranks]}
+        (run.monitor / f"ranks-{host}.json").write_text(json.dumps(content))
+    (run.monitor / "ranks-node3.json").write_text('{"host": "node3", "ranks": 5}')
+    assert slowest_rank_wait(run, {"node1", "node2", "node3"}) == 19.0  # node9 was another attempt's
+    assert slowest_rank_wait(run, {"node2"}) == 0.0
+
+
+def test_the_time_before_this_process_is_of_the_job(make_run: MakeRun) -> None:
+    _, run = make_run()
+    assert Times(run, Heartbeat(), {})()["before"] == 0.0
+    assert Times(run, Heartbeat(), {STARTED: "1000000000"})()["before"] > 1e8
+    assert Times(run, Heartbeat(), {STARTED: "now"})()["before"] == 0.0
+
+
+STARTING = replace(RANK, section="start", place="meeting", step=0, seconds=10.0)
+PLACES = {0: "node1", 1: "node1", 2: "node2", 3: "node2"}
+
+
+def starting(*numbers: int, place: str = "meeting") -> list[RankStatus]:
+    return [replace(STARTING, rank=n, host=PLACES[n], place=place) for n in numbers]
+
+
+def test_a_rank_that_never_comes_is_named_once() -> None:
+    watch = StartupWatch(PLACES, patience=40)
+    there = starting(0, 1, 2)
+    assert watch.update(there, 100.0) == []
+    assert watch.update(there, 129.0) == []
+    line = "rank 3 on node2 has not started, 41 s after the first rank; ranks 0-2 wait."
+    assert watch.update(there, 131.0) == [line]
+    assert watch.update(there, 140.0) == []
+    assert watch.update(starting(0, 1, 2, 3), 150.0) == ["rank 3 has started: all ranks are connected."]
+
+
+def test_a_rank_that_comes_and_does_not_meet_is_named() -> None:
+    watch = StartupWatch(PLACES, patience=40)
+    there = starting(0, 1, 3) + starting(2, place="importing")
+    watch.update(there, 100.0)
+    assert watch.update(there, 140.0) == [
+        "rank 2 on node2 is still importing modules after 50 s; ranks 0-1,3 wait."
+    ]
+
+
+def test_the_place_of_a_rank_may_be_unknown() -> None:
+    watch = StartupWatch({}, patience=0)
+    said = watch.update(starting(1, 2), 100.0)
+    assert said == ["ranks 0,3 have not started, 10 s after the first rank; ranks 1-2 wait."]
+
+
+def test_nothing_is_said_before_the_first_and_after_the_meeting() -> None:
+    watch = StartupWatch(PLACES, patience=0)
+    assert watch.update([], 1000.0) == []
+    assert watch.update([], 1700.0)[0].startswith("no rank has started after 600 s")
+    assert watch.update([], 9000.0) == []
+    assert watch.update(starting(0, 1, 2, 3, place="importing"), 1000.0) == []
+    assert watch.update([replace(r, section="step") for r in starting(0, 1, 2)], 1000.0) == []
+
+
+def test_ranks_of_nodes_that_nobody_watches_are_not_missed() -> None:
+    watch = StartupWatch(PLACES, patience=0, unwatched={2, 3})
+    assert watch.update(starting(0, 1), 100.0) == []
+
+
+def test_hosts_of_ranks_from_the_batch_script() -> None:
+    assert hosts_by_rank("node1:2,node2:2") == PLACES
+    assert hosts_by_rank("") == {} and hosts_by_rank("node1") == {}

@@ -1,6 +1,8 @@
-"""Changes that a new command with `resume=RUN` may make."""
+"""Changes that a new command with resume=RUN may make, complete runs, and from_scratch=true."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -9,8 +11,16 @@ from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, ProjectError
+from train_anywhere.launch.rank import run_rank
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.resume import load_saved_overrides, merge_resumed
+from train_anywhere.runs.reopen.resume import (
+    completion_message,
+    is_complete,
+    load_saved_overrides,
+    merge_resumed,
+    move_aside,
+    move_back,
+)
 
 Make = Callable[..., tuple[Config, RunDir]]
 
@@ -94,3 +104,83 @@ def test_a_section_that_is_missing_is_named_or_gets_its_defaults(make_run: Make,
             assert emptied or f"{run.config} is damaged (it lacks {section})" in str(error)
         else:
             assert emptied or section != "strategy"
+
+
+MakeRun = Callable[..., tuple[Config, RunDir]]
+
+
+def longer(config: Config, **trainer: object) -> Config:
+    return replace(config, trainer=replace(config.trainer, **trainer))  # type: ignore[arg-type]
+
+
+def test_only_more_epochs_or_steps_go_on(make_run: MakeRun) -> None:
+    config, run = make_run("trainer.max_epochs=3", "trainer.max_steps=9")
+    assert not is_complete(run, config)
+    run.update(state="completed")
+    assert is_complete(run, config)
+    assert is_complete(run, longer(config, max_epochs=2))
+    assert not is_complete(run, longer(config, max_epochs=4))
+    assert not is_complete(run, longer(config, max_steps=10))
+    assert not is_complete(run, longer(config, max_steps=None))
+
+
+def test_it_says_so_with_the_result(make_run: MakeRun) -> None:
+    config, run = make_run()
+    run.update(state="completed", metrics={"test/acc": 0.5, "test/loss": None})
+    told = completion_message(run, config)
+    assert f"{run.path} is complete: nothing is left to train. To train longer: " in told
+    assert f"src/train.py resume={run.path} trainer.max_epochs=30" in told
+    assert "Test:          test/acc 0.5000   test/loss nan" in told
+
+
+def test_the_example_exceeds_what_the_run_has_had(make_run: MakeRun) -> None:
+    config, run = make_run("trainer.max_epochs=8")
+    run.update(state="completed")
+    told = completion_message(run, longer(config, max_epochs=3, max_steps=5))
+    assert f"resume={run.path} trainer.max_epochs=16\n" in told
+    limited, run = make_run("trainer.max_epochs=3", "trainer.max_steps=9")
+    run.update(state="completed")
+    told = completion_message(run, longer(limited, max_steps=2))
+    assert f"resume={run.path} trainer.max_epochs=6 trainer.max_steps=18\n" in told
+    assert not is_complete(run, longer(limited, max_epochs=6, max_steps=18))
+
+
+def test_a_chained_job_after_the_last_step_does_nothing(make_run: MakeRun) -> None:
+    _, run = make_run()
+    run.update(state="completed")
+    before = run.info_file.read_bytes()
+    assert run_rank(run) == 0
+    assert run.info_file.read_bytes() == before
+
+
+def test_more_epochs_before_early_stopping_go_on(make_run: MakeRun) -> None:
+    config, run = make_run()
+    run.update(state="completed")
+    assert not is_complete(run, longer(config, min_epochs=4))
+
+
+def with_checkpoint(run: RunDir, step: int) -> None:
+    (run.checkpoints / f"{step:08d}").mkdir(parents=True)
+    (run.checkpoints / f"{step:08d}" / "weights").write_text(f"of step {step}")
+
+
+def everything(run: RunDir) -> dict[Path, bytes]:
+    return {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()}
+
+
+def test_what_was_trained_is_kept_and_can_be_put_back(make_run: MakeRun) -> None:
+    _, run = make_run()
+    assert move_aside(run) is None
+    with_checkpoint(run, 3)
+    run.metrics_csv.write_text("step\n3\n")
+    before = everything(run)
+    kept = move_aside(run)
+    assert kept == run.path / "before-1"
+    assert sorted(p.name for p in kept.iterdir()) == [".run-marker", "checkpoints", "metrics.csv"]
+    assert not run.checkpoints.exists()
+    move_back(run, kept)
+    assert everything(run) == before
+    assert not kept.exists()
+    move_aside(run)
+    with_checkpoint(run, 5)
+    assert move_aside(run) == run.path / "before-2"

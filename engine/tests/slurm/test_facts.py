@@ -196,6 +196,7 @@ def test_a_new_preset_has_no_differences(
 
 
 @pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.quick("slices that are gone", "memory of an older node", "the longest job", "GPUs of a user")
 def test_a_planted_change_is_found_and_its_patch_fits(site: Site, differences: Compare, name: str) -> None:
     old, new, says = PLANTED[name]
     assert old in PRESET

@@ -87,6 +87,7 @@ def test_it_is_refused_once_and_then_submits(
         (("cluster.comment=etc",), "field=nlp;appl=etc"),
     ],
 )
+@pytest.mark.quick("typed1-field=nlp;appl=tensorflow", "typed3-field=nlp;appl=etc")
 def test_the_application_is_known(clone: Path, own: Path, typed: tuple[str, ...], kept: str) -> None:
     words = ("src/train.py", "cluster=neuron", "dry_run=true", *typed)
     refused = run(clone, *words)

@@ -1,3 +1,7 @@
+"""A job's request and its facts: sizes, memory, when it may begin."""
+
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -7,6 +11,7 @@ from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
+from train_anywhere.slurm.script import units
 from train_anywhere.slurm.script.job import Job, join_constraints, make_job
 from train_anywhere.slurm.script.render import render
 from train_anywhere.slurm.submission.submit import format_job
@@ -205,3 +210,74 @@ def test_a_job_that_wants_nothing_beside_its_ranks_starts_nothing(job: Callable[
     ]:
         made = job("cluster=slurm", *words)
         assert made.features.on_node == starts == (" --monitor " in render(made))
+
+
+@pytest.mark.needs_root
+def test_a_user_without_a_name_is_a_number() -> None:
+    """The user's name is unknown in a container or with a broken directory service."""
+    program = "import os, pwd, getpass; from train_anywhere.slurm.rules.job_rules import user_name; os.setuid(54321); print(user_name())"
+    command = [
+        "env",
+        "-u",
+        "USER",
+        "-u",
+        "LOGNAME",
+        "-u",
+        "LNAME",
+        "-u",
+        "USERNAME",
+        sys.executable,
+        "-c",
+        program,
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "54321\n", done.stderr
+
+
+TIMES = [
+    *("20:00", "9:30:15", "midnight", "tomorrow", "now", "now+3600", "now+2days", "2026-12-01"),
+    "2026-12-01T08:00:30",
+]
+NEVER = [
+    *("later", "25:00", "1200", "now+", "now+1month", "2026-13-01", "2026-02-31", "01.12.2026", "now+²"),
+    "9" * 5000,
+]
+
+
+def test_every_form_of_slurm_and_no_other() -> None:
+    assert [units.check_begin_time(text) for text in TIMES] == TIMES
+    for text in NEVER:
+        with pytest.raises(ValueError, match="is not a start time; use a clock time"):
+            units.check_begin_time(text)
+
+
+def test_qsub_gets_a_date() -> None:
+    assert units.to_qsub("2026-12-01T08:00") == "202612010800.00"
+    assert units.to_qsub("2026-12-01") == "202612010000.00"
+    with pytest.raises(ValueError, match="PBS takes a date"):
+        units.to_qsub("20:00")
+
+
+def test_slurm_and_pbs_are_told_in_their_words(make_config: MakeConfig) -> None:
+    words = ("cluster.exclusive=true", "cluster.begin=2026-12-01T08:00", "cluster.nice=100")
+    for kind, lines in {
+        "slurm": ["#SBATCH --exclusive\n", "#SBATCH --begin=2026-12-01T08:00\n", "#SBATCH --nice=100\n"],
+        "pbs": ["#PBS -l place=exclhost\n", "#PBS -a 202612010800.00\n", "#PBS -p -100\n"],
+    }.items():
+        script = render(make_job(make_config(f"cluster={kind}", *words), "/run", "/run/code"))
+        assert [line for line in lines if line not in script] == []
+        plain = render(make_job(make_config(f"cluster={kind}"), "/run", "/run/code"))
+        assert [line for line in lines if line in plain] == []
+    shared = render(make_job(make_config("cluster=slurm", "cluster.exclusive=user"), "/run", "/run/code"))
+    assert "#SBATCH --exclusive=user\n" in shared
+
+
+def test_what_pbs_can_not_be_told(make_config: MakeConfig) -> None:
+    asked = make_config("cluster=pbs", "cluster.exclusive=user", "cluster.begin=noon", "cluster.nice=1025")
+    with pytest.raises(ConfigError) as caught:
+        make_job(asked, "/run", "/run/code")
+    assert [p.partition(":")[0].partition("=")[0] for p in caught.value.problems] == [
+        "cluster.begin",
+        "cluster.exclusive",
+        "cluster.nice",
+    ]

@@ -1,7 +1,9 @@
 """Variables of `make` reach the program unchanged. Stand-ins record their arguments."""
 
 import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,15 @@ def test_setup_gets_its_values_as_typed(folder: Path) -> None:
     for value in VALUES:
         words = [f"{name}={value}" for name in SETUP]
         assert make(folder, "setup", f"PYTHON={folder}/python", *words) == [value] * 3
+
+
+@pytest.mark.new_process
+@pytest.mark.parametrize("script", sorted(ROOT.glob("tools/*.py")), ids=lambda path: path.name)
+def test_help_is_the_docstring(tmp_path: Path, script: Path) -> None:
+    copy = Path(shutil.copy(script, tmp_path))
+    done = subprocess.run(
+        [sys.executable, copy, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0 and done.stderr == ""
+    assert script.read_text().split('"""')[1].strip() in done.stdout
+    assert list(tmp_path.iterdir()) == [copy]

@@ -1,12 +1,18 @@
 """Pages for people, of made-up reports. Real ones are read in commands/test_jobs_looks.py."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from train_anywhere.features.sampler.machine import Gpu
+from train_anywhere.features.sampler.sampler import columns
 from train_anywhere.runs.facts import RecordedCheckpoint, RecordedProgress
 from train_anywhere.slurm.status.gather import Report, differing_keys
-from train_anywhere.slurm.status.job_end import PendingJob
-from train_anywhere.slurm.status.text_page import duration, page, table
+from train_anywhere.slurm.status.job_end import PendingJob, query_pending
+from train_anywhere.slurm.status.text_page import duration, page, sample_line, table
 
 PATH = Path("/shared/results/digits/20260101-000000-aaaa")
 
@@ -149,3 +155,75 @@ def test_a_checkpoint_is_progress_and_a_job_that_ends_makes_none() -> None:
 def test_a_dependency_names_the_run() -> None:
     waits = Report("a", PATH, state="pending", pending=PendingJob("Dependency"), overrides={"after": "first"})
     assert "Waits:       Dependency: it starts when another job ends, here after=first" in page(waits)
+
+
+def content(gpus: int, age: float = 0.0) -> dict[str, Any]:
+    """As the sampler writes it."""
+    found = [
+        Gpu(i, f"GPU-{i}", "H100", memory_gib=80.0, use_percent=90.0 - i, memory_used_gib=34.2)
+        for i in range(gpus)
+    ]
+    known = [{"index": g.index, "name": g.name, "memory_gib": g.memory_gib} for g in found]
+    sample = {"time": time.time() - age, "cpu_use_percent": 45.4, **columns(found)}
+    return {"host": "n", "every_seconds": 10, "gpus": known, "sample": sample}
+
+
+def test_each_gpu_has_its_use() -> None:
+    assert sample_line(content(2)) == "GPU 0 90%, 34 of 80 GiB; GPU 1 89%, 34 of 80 GiB; CPUs 45%"
+
+
+def test_of_many_there_is_the_mean() -> None:
+    assert sample_line(content(16)) == "16 GPUs 82% on average, 75% the least; CPUs 45%"
+
+
+def test_an_old_sample_says_so() -> None:
+    assert sample_line(content(0, age=100)) == "CPUs 45%; 100 s ago"
+
+
+@pytest.mark.parametrize(
+    "odd", [{}, {"sample": 3}, {"sample": {"gpu0_use_percent": None}}, {"gpus": [3], "sample": {"x": "y"}}]
+)
+def test_what_it_does_not_know_it_leaves_out(odd: dict[str, Any]) -> None:
+    assert sample_line(odd) == ""
+
+
+QSTAT = """Job Id: 7.server
+    Job_Name = digits
+    job_state = Q
+    comment = Not Running: Insufficient amount of resource: ngpus (R: 4 A: 0 T:
+\t 16)
+    estimated.start_time = Sun Nov 22 23:00:00 2026
+"""
+
+
+def client(folder: Path, name: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "said").write_text(says)
+    (folder / name).write_text(f"#!/bin/sh\ncat {folder}/said\n")
+    (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = (
+        "7|Resources|2026-11-22T23:00:00\n8_0|(null)|N/A\n8_1|ReqNodeNotAvail, May be reserved|N/A\nnoise\n"
+    )
+    client(tmp_path, "squeue", rows, monkeypatch)
+    assert query_pending("slurm", ["7", "8_0", "8_1"]) == {
+        "7": PendingJob("Resources", "2026-11-22T23:00:00"),
+        "8_0": PendingJob(),
+        "8_1": PendingJob("ReqNodeNotAvail, May be reserved"),
+    }
+
+
+def test_qstat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client(tmp_path, "qstat", QSTAT, monkeypatch)
+    why = "Not Running: Insufficient amount of resource: ngpus (R: 4 A: 0 T: 16)"
+    assert query_pending("pbs", ["7.server"]) == {"7.server": PendingJob(why, "Sun Nov 22 23:00:00 2026")}
+    client(tmp_path, "qstat", QSTAT.replace("= Q", "= R"), monkeypatch)
+    assert query_pending("pbs", ["7.server"]) == {}
+
+
+def test_no_answer_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert query_pending("slurm", ["7"]) == {}
+    assert query_pending("slurm", []) == {}
