@@ -36,7 +36,7 @@ def train_a_run(folder: Path, *overrides: str) -> RunDir:
     config = load(compose([*words, f"paths.results={folder}"]))
     run = make_run(config, words, local_layout(config))
     outcome = importlib.import_module(f"train_anywhere.training.{config.framework}.run").train(
-        config, RankProcess(run, Topology(), Stop())
+        config, RankProcess(run, Topology(), Stop(), RunRecorder(run))
     )
     RunRecorder(run).record_end(outcome)
     return run

@@ -4,12 +4,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import numpy as np
 import pytest
 
 from src.data.digits import open_digits
-from train_anywhere.errors import CheckpointError
+from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.inference import load_model
 from train_anywhere.runs.folder import RunDir
 
@@ -23,6 +24,12 @@ def images(count: int = 3) -> np.ndarray:
     return open_digits().test.read(np.arange(count), 0, False)[0]
 
 
+def torch_images() -> Any:
+    import torch
+
+    return torch.from_numpy(images()).permute(0, 3, 1, 2)
+
+
 def test_torch_opens_what_lightning_wrote(runs: Runs, evaluated: Evaluate, tmp_path: Path) -> None:
     import torch
 
@@ -34,7 +41,7 @@ def test_torch_opens_what_lightning_wrote(runs: Runs, evaluated: Evaluate, tmp_p
         assert code == 0, error
     weights = torch.load(tmp_path / "weights.pt", weights_only=True)
     assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
-    x = torch.from_numpy(images()).permute(0, 3, 1, 2)
+    x = torch_images()
     with torch.no_grad():
         answer = torch.export.load(tmp_path / "model.pt2").module()(
             x
@@ -47,17 +54,15 @@ def test_torch_opens_what_lightning_wrote(runs: Runs, evaluated: Evaluate, tmp_p
 @pytest.mark.slow
 def test_onnxruntime_answers_as_the_model_does(runs: Runs, evaluated: Evaluate, tmp_path: Path) -> None:
     import onnxruntime
-    import torch
 
     file = tmp_path / "model.onnx"
     code, _, error = evaluated(runs["lightning"].path, "--export", "onnx", "--to", file)
     assert code == 0, error
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]  # with its weights
     session = onnxruntime.InferenceSession(file)
-    x = np.moveaxis(images(), -1, 1)  # of another number of rows than the example
-    (answer,) = session.run(None, {session.get_inputs()[0].name: x})
-    with torch.no_grad():
-        assert np.allclose(answer, load_model(runs["lightning"].path)(torch.from_numpy(x)), atol=1e-6)
+    x = torch_images()  # of another number of rows than the example
+    (answer,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    assert np.allclose(answer, load_model(runs["lightning"].path)(x).detach(), atol=1e-6)
 
 
 def test_onnx_says_what_to_install(runs: Runs, evaluated: Evaluate, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +87,24 @@ def test_keras_opens_what_it_wrote(runs: Runs, evaluated: Evaluate, tmp_path: Pa
     assert np.allclose(np.asarray(loaded(images())), expected, atol=1e-6)
     served = tf.saved_model.load(str(tmp_path / "served"))
     assert np.allclose(np.asarray(served.serve(images())), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("framework", "format"), [("lightning", "torch"), ("lightning", "torch.export"), ("keras", "savedmodel")]
+)
+def test_exports_and_calls_need_no_data(
+    framework: str, format: str, runs: Runs, evaluated: Evaluate, tmp_path: Path, monkeypatch: Any
+) -> None:
+    rows = images() if framework == "keras" else torch_images()
+    expected = load_model(runs[framework].path)(rows)
+    monkeypatch.setattr("src.data.digits.FILE", tmp_path / "gone.npz")
+    assert bool((load_model(runs[framework].path)(rows) == expected).all())
+    code, _, error = evaluated(runs[framework].path, "--export", format, "--to", tmp_path / "model")
+    assert code == 0 and (tmp_path / "model").exists(), error
+    code, _, error = evaluated(runs[framework].path)
+    assert code != 0 and "gone.npz" in error
+    with pytest.raises(ConfigError, match=r"can't be opened here: .*gone\.npz"):
+        load_model(runs[framework].path).predict(np.zeros((1, 8, 8)))
 
 
 def test_load_model_refuses_what_is_no_run(tmp_path: Path) -> None:

@@ -267,7 +267,13 @@ def test_an_unknown_argument_of_the_trainer_is_refused(train: Train, tmp_path: P
 @pytest.mark.parametrize(
     ("word", "says"),
     [
-        ("extra.epochs=3", "other arguments have keys of their own, see docs/how-to/keras-fit.md"),
+        ("extra.epochs=3", "Did you mean 'trainer.max_epochs'"),
+        ("extra.validation_steps=3", "Did you mean 'trainer.limit_val_batches'"),
+        ("extra.steps_per_epoch=3", "Did you mean 'trainer.limit_train_batches'"),
+        ("extra.validation_freq=3", "Did you mean 'trainer.check_val_every_n_epoch'"),
+        ("extra.batch_size=3", "Did you mean 'data.batch_size'"),
+        ("extra.initial_epoch=3", "resume=RUN continues at the epoch of its checkpoint"),
+        ("extra.validation_split=2", "is not a part of the rows, such as 0.2"),
         ("extra.shuffle=batch", "trainer.extra.shuffle=batch is neither true nor false"),
         ("extra.class_weight=[1,2]", "is not a number for each class"),
         ("extra.class_weight={a: 1}", "is not a number for each class"),

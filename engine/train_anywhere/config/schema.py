@@ -143,7 +143,7 @@ class Trainer:
     )
     extra: Mapping[str, Any] = key(
         {},
-        "arguments of Lightning's Trainer, such as extra.benchmark=true; class_weight and shuffle of Keras' fit",
+        "arguments of Lightning's Trainer, such as extra.benchmark=true; class_weight, shuffle and validation_split of Keras' fit",
     )
 
     @property

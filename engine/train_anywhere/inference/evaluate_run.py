@@ -15,7 +15,7 @@ from train_anywhere.inference.output_files import (
 )
 from train_anywhere.inference.predictor import Predictor
 from train_anywhere.inference.request import FORMATS, EvaluationRequest
-from train_anywhere.inference.trained_model import LoadedRun, open_model
+from train_anywhere.inference.trained_model import LoadedRun, open_model, use_model
 from train_anywhere.runs.summary import display_path
 
 
@@ -25,13 +25,14 @@ def evaluate(request: EvaluationRequest) -> int:
     Raises:
         ConfigError, CheckpointError, DataError: the request can't be carried out; nothing was written.
     """
-    loaded = open_model(request.run, request.words, request.typed.checkpoint)
+    other = request.files or request.typed.generate is not None or request.predictions is not None
     if request.export:
-        suffix = FORMATS[request.config.framework][request.export]
-        path = export_file(request.run, loaded.saved, request.to, suffix)
-        with draft_export(path) as draft:
-            loaded.model.export(request.export, draft)
-        print(f"{request.export}: {display_path(path)}")
+        use_model(
+            request.run, request.words, request.typed.checkpoint, lambda loaded: export(loaded, request)
+        )
+        if not other:
+            return 0
+    loaded = open_model(request.run, request.words, request.typed.checkpoint)
     if request.typed.generate is not None:
         print(generate_text(loaded, request))
     if request.files:
@@ -39,10 +40,19 @@ def evaluate(request: EvaluationRequest) -> int:
         if request.output:
             write_atomic(request.output, table)
         print(f"predictions: {display_path(request.output)}" if request.output else table.rstrip())
-    other = request.export or request.files or request.typed.generate is not None
     if request.predictions is not None or not other:
         measure(loaded, request.typed.split, request.predictions)
     return 0
+
+
+def export(loaded: LoadedRun, request: EvaluationRequest) -> None:
+    """Write the model as `--export` names. Raises CheckpointError, ConfigError."""
+    assert request.export
+    suffix = FORMATS[request.config.framework][request.export]
+    path = export_file(request.run, loaded.saved, request.to, suffix)
+    with draft_export(path) as draft:
+        loaded.model.export(request.export, draft)
+    print(f"{request.export}: {display_path(path)}")
 
 
 def measure(loaded: LoadedRun, split: str | None, predictions: Path | None) -> None:

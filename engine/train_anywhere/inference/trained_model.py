@@ -2,10 +2,10 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
@@ -47,6 +47,9 @@ class LoadedRun:
     model: Any
 
 
+T = TypeVar("T")
+
+
 def load_model(run: str | Path, checkpoint: str | int = "best", trust: bool = False) -> "Predictor":
     """Return the trained model of a run, on the CPU and ready to predict.
 
@@ -67,8 +70,9 @@ def load_model(run: str | Path, checkpoint: str | int = "best", trust: bool = Fa
     )
 
     words = ["trainer.accelerator=cpu", *(["trust=true"] if trust else [])]
-    loaded = open_model(find_run(str(run)), words, checkpoint)
-    return Predictor(loaded.model, loaded.config)
+    return use_model(
+        find_run(str(run)), words, checkpoint, lambda loaded: Predictor(loaded.model, loaded.config)
+    )
 
 
 def find_run(named: str) -> RunDir:
@@ -77,8 +81,29 @@ def find_run(named: str) -> RunDir:
     return open_run(known[0].parent if len(known) == 1 and not os.path.exists(named) else named)
 
 
-def open_model(run: RunDir, words: Sequence[str], checkpoint: str | int) -> LoadedRun:
+def use_model(run: RunDir, words: Sequence[str], checkpoint: str | int, use: Callable[[LoadedRun], T]) -> T:
+    """Return the result of `use` for the model of a run, also if its data can't be read here: the run has recorded its shapes.
+
+    Raises:
+        CheckpointError, ConfigError, DataError: the run or the checkpoint can't be read here, or the data, and no shapes are recorded.
+    """
+    try:
+        return use(open_model(run, words, checkpoint))
+    except CheckpointError:
+        raise
+    except Exception as error:  # user code that opens the data may raise any
+        try:
+            return use(open_model(run, words, checkpoint, without_data=error))
+        except Exception as second:
+            raise second if isinstance(second, CheckpointError) else error from None
+
+
+def open_model(
+    run: RunDir, words: Sequence[str], checkpoint: str | int, without_data: Exception | None = None
+) -> LoadedRun:
     """Load the model of a run.
+
+    With `without_data`, the error of its data, random rows of the recorded shapes are its data.
 
     Raises:
         CheckpointError, ConfigError, DataError: the run, the checkpoint or the data can't be read here.
@@ -88,7 +113,14 @@ def open_model(run: RunDir, words: Sequence[str], checkpoint: str | int) -> Load
     def read(saved: SavedCheckpoint) -> LoadedRun:
         refuse_other_framework(saved, config.framework)
         framework = import_framework_module(config.framework, "inference")
-        return LoadedRun(run, config, saved, framework.open_trained_model(config, saved.path))
+        if without_data is None:
+            return LoadedRun(run, config, saved, framework.open_trained_model(config, saved.path))
+        from train_anywhere.data.recorded import recorded_splits  # imports numpy
+
+        splits = recorded_splits(run.read_info(), config.data.batch_size, without_data)
+        if splits is None:
+            raise without_data
+        return LoadedRun(run, config, saved, framework.open_trained_model(config, saved.path, splits))
 
     return read_chosen(run, checkpoint, read)
 

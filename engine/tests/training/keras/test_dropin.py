@@ -418,6 +418,14 @@ def test_rows_are_in_their_own_order_without_shuffle(make_run: Make) -> None:
     assert bits(one) == bits(other) != bits(trained(make_run, task("OwnStep"), *NO_EVALUATION)[0])
 
 
+def test_a_split_by_the_key_is_the_same_as_one_by_the_data(make_run: Make) -> None:
+    one, other = (
+        trained(make_run, task("OwnStep"), f"data._target_={HERE}.{data}", *words, *AVERAGED)[0]
+        for data, *words in (("divided_rows",), ("only_rows", "trainer.extra.validation_split=0.25"))
+    )
+    assert bits(one) == bits(other) and one.metrics == other.metrics and "val/loss" in one.metrics
+
+
 def test_a_regularizer_and_the_hooks_of_a_pydataset_are_those_of_fit(make_run: Make) -> None:
     """The weights equal those of plain Keras bit for bit."""
     import keras

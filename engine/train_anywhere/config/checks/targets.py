@@ -163,14 +163,15 @@ def check_extra(trainer: Trainer, framework: str) -> Iterator[str]:
 
 def _check_fit_arguments(trainer: Trainer) -> Iterator[str]:
     """Yield a sentence for each argument that `fit` of Keras does not get from `trainer.extra`."""
-    weights, shuffle = trainer.extra.get("class_weight", {}), trainer.extra.get("shuffle", True)
-    for name in trainer.extra.keys() - {"class_weight", "shuffle"}:
-        yield (
-            f"trainer.extra.{name}: with framework=keras `fit` gets class_weight and shuffle from here; other arguments have keys of their "
-            "own, see docs/how-to/keras-fit.md."
-        )
+    known = {"class_weight": {}, "shuffle": True, "validation_split": 0.0, **trainer.extra}
+    weights, shuffle, split = (known.pop(name) for name in ("class_weight", "shuffle", "validation_split"))
+    for name in known:
+        text = f"trainer.extra.{name} is not an argument that Keras' `fit` gets from here, see docs/how-to/keras-fit.md"
+        yield Problem(text, "argument", f"trainer.extra.{name}")
     if not isinstance(shuffle, bool):
         yield f"trainer.extra.shuffle={shuffle} is neither true nor false."
+    if isinstance(split, bool) or not isinstance(split, int | float) or not 0 <= split < 1:
+        yield f"trainer.extra.validation_split={split} is not a part of the rows, such as 0.2."
     pairs = weights.items() if isinstance(weights, Mapping) else [("", weights)]
     if not all(str(number).isdecimal() and isinstance(weight, int | float) for number, weight in pairs):
         yield f"trainer.extra.class_weight={weights} is not a number for each class; type 'trainer.extra.class_weight={{0: 1.0, 1: 5.0}}'."

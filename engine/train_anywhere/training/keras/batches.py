@@ -1,5 +1,7 @@
 """The batches of training and evaluation, distributed by the strategy."""
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -8,7 +10,7 @@ import tensorflow as tf
 
 from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
-from train_anywhere.data.dataset import DataSet, Splits
+from train_anywhere.data.dataset import Arrays, DataSet, Splits
 from train_anywhere.data.known import too_large
 from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
 from train_anywhere.data.order.blocks import block_order
@@ -37,6 +39,27 @@ def steps_argument(x: Any, steps: int) -> int | None:
     return None if length == steps else steps
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a data set."""
+
+    rows: DataSet
+    start: int
+    stop: int
+
+    @property
+    def dataset(self) -> Any:
+        """The user's own data set."""
+        return getattr(self.rows, "dataset", self.rows)
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def read(self, indices: np.ndarray, epoch: int, train: bool) -> Arrays:
+        """Return the rows, see `DataSet.read`."""
+        return self.rows.read(indices + self.start, epoch, train)
+
+
 class Loader:
     """The batches of a model, as `keras.Model.fit` would get them.
 
@@ -54,6 +77,8 @@ class Loader:
         self.splits: dict[str, DataSet | Stream | None] = {
             name: self._open_split(name, getattr(splits, name)) for name in ("train", "val", "test")
         }
+        if part := config.trainer.extra.get("validation_split"):
+            self.splits |= self._hold_out(part)
 
     def count_batches(self, split: str) -> int:
         """Return the number of batches of a split over all ranks. Raises ConfigError without one."""
@@ -186,6 +211,20 @@ class Loader:
                 "resumed run skips those already read."
             )
         return stream
+
+    def _hold_out(self, part: float) -> dict[str, DataSet | Stream | None]:
+        """Return training data without its last rows, which are validated. Raises ConfigError for data with own batches or validation."""
+        rows, key = self.splits["train"], f"trainer.extra.validation_split={part}"
+        if self.splits["val"] is not None:
+            raise ConfigError(
+                f"{key}, but data={self.config.data.name} has validation rows; leave one of both out."
+            )
+        if rows is None or isinstance(rows, Stream):
+            raise ConfigError(
+                f"{key} divides arrays and rows that are read by index, and this data has its own batches; return (train, val)."
+            )
+        first = math.floor(len(rows) * (1 - part))  # as Keras' `fit`
+        return {"train": Rows(rows, 0, first), "val": Rows(rows, first, len(rows))}
 
     def _check_split(self, data: Stream) -> None:
         """Raise ConfigError or DataError if the ranks can't share a stream, or read the same rows with data.split=own."""

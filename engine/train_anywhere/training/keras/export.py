@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from train_anywhere.data.answers import check_answers
 from train_anywhere.errors import CheckpointError
+from train_anywhere.training.keras.dropin.gradients import find_layers
 
 
 def inference_arguments(model: keras.Model) -> dict[str, bool]:
@@ -54,12 +55,11 @@ def export_model(model: keras.Model, format: str, path: Path, rows: Any) -> None
         ) from error
     if format == "keras":
         try:
-            read = partial(
-                keras.saving.load_model(path, {type(model).__name__: type(model)}, False), **arguments
-            )
-        except Exception:  # own layers inside of the model, which the reader of the file has to name
+            known = {type(layer).__name__: type(layer) for layer in find_layers(model)}
+            read = partial(keras.saving.load_model(path, known, compile=False), **arguments)
+        except Exception:  # own functions in the model, which the reader of the file has to name
             print(
-                "keras: not compared with the trained model: to load it, pass your layers as custom_objects."
+                "keras: not compared with the trained model: to load it, pass your functions as custom_objects."
             )
             return
     else:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from train_anywhere.config.schema import Config
 from train_anywhere.data.array_data import stack
-from train_anywhere.data.dataset import DataSet
+from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.tf.pipeline import plain_data_errors
 from train_anywhere.distributed.topology import Topology
@@ -31,13 +31,13 @@ from train_anywhere.training.keras.strategies.choose import make_strategy
 from train_anywhere.training.plan import limit_batches
 
 
-def open_trained_model(config: Config, folder: Path) -> "TrainedModel":
-    """Return the model of a run with a checkpoint's weights. Raises CheckpointError etc."""
+def open_trained_model(config: Config, folder: Path, splits: Splits | None = None) -> "TrainedModel":
+    """Return the model of a run with a checkpoint's weights, and with `splits` in place of its data. Raises CheckpointError etc."""
     tf.config.experimental.enable_tensor_float_32_execution(config.trainer.tf32)
     strategy = make_strategy("single", config, Topology(), 1)
     keras.utils.clear_session()  # resets the numbers in layer names, and so in the paths of variables
     keras.utils.set_random_seed(config.seed)
-    splits = open_splits(config.data, "keras", config.seed)
+    splits = splits or open_splits(config.data, "keras", config.seed)
     module, loader, _ = open_model(config, strategy, splits)
     if module.base:  # a checkpoint does not hold it
         load_initial_weights(config.init, module, lambda line: None)

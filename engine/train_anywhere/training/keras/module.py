@@ -58,6 +58,7 @@ class Module:
         facts: facts about the data set, such as the number of classes.
         extra: variables that the steps use and the model does not track.
         base: the weights that `model.lora` freezes; None without adapters.
+        spec: types and shapes of a replica's batch of training.
         accumulate: batches per optimizer step; above 1, each step gets a stack of them.
         jit_compile: whether XLA compiles the step without the optimizer; it can't compile collectives and reading data.
 
@@ -78,11 +79,18 @@ class Module:
         extra: NamedVariables,
         applies: Sequence[AveragingApply],
         base: Base | None = None,
+        spec: Any = None,
         accumulate: int = 1,
         jit_compile: bool = False,
     ) -> None:
         self.model, self.network, self.facts, self.strategy, self.base = model, network, facts, strategy, base
-        self.extra, self.applies, self.accumulate, self.jit_compile = extra, applies, accumulate, jit_compile
+        self.spec, self.extra, self.applies, self.accumulate, self.jit_compile = (
+            spec,
+            extra,
+            applies,
+            accumulate,
+            jit_compile,
+        )
         self.optimizers = [apply.optimizer for apply in applies]
         for optimizer in (
             self.optimizers

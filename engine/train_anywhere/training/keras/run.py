@@ -16,6 +16,7 @@ from train_anywhere.config.checks.monitors import describe_best_checkpoint
 from train_anywhere.config.schema import Config, Trainer
 from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.open_data import open_splits
+from train_anywhere.data.recorded import describe_data
 from train_anywhere.data.tf.pipeline import plain_data_errors
 from train_anywhere.distributed.layout import running_strategy
 from train_anywhere.features import Features
@@ -169,7 +170,8 @@ class KerasTraining(Training):
         for line in [*header.lines(config, plan), *start_notes(config, plan, strategy, newest, state)]:
             progress.note(line)
         if writes and recorder:
-            recorder.record_facts(header.record(config, plan))
+            known = describe_data(module.spec, module.facts)
+            recorder.record_facts(header.record(config, plan) | known)
         callbacks = make_callbacks(config.callbacks, module, position)
         for note in module.notes:
             progress.note(note)

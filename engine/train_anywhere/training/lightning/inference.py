@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,9 +34,11 @@ from train_anywhere.training.lightning.strategies.choose import make_strategy, p
 from train_anywhere.training.lightning.strategies.hooks import add_left_out
 from train_anywhere.training.lightning.trainer import Trainer, make_trainer
 from train_anywhere.training.lightning.weights import (
+    Adapters,
     add_adapters,
     find_adapters,
     plain_name,
+    refuse_other_weights,
     write_safetensors,
 )
 from train_anywhere.training.plan import Plan, build_network, limit_batches
@@ -65,10 +66,10 @@ LARGEST_ONNX = 2**30
 """Most bytes of weights inside an ONNX file, which is a protobuf of at most 2 GiB; more are written to a second file."""
 
 
-def open_trained_model(config: Config, folder: Path) -> "TrainedModel":
-    """Return the model of a run with a checkpoint's weights. Raises CheckpointError etc."""
+def open_trained_model(config: Config, folder: Path, splits: Splits | None = None) -> "TrainedModel":
+    """Return the model of a run with a checkpoint's weights, and with `splits` in place of its data. Raises CheckpointError etc."""
     seed_everything(config.seed)
-    splits = open_splits(config.data, "lightning", config.seed, batch_size=config.data.batch_size)
+    splits = splits or open_splits(config.data, "lightning", config.seed, batch_size=config.data.batch_size)
     supplied: dict[str, Any] = {}
     if not task_has_network(config.task, "lightning"):
         supplied = {"network": build_network(config, splits.facts), "make_optimizer": lambda network: None}
@@ -271,16 +272,40 @@ class TrainedModel:
             found[1].save(path)
             return
         if found:
-            found[1].merge()
+            self._merge(found[1], format)
         if format in ("torch", "safetensors"):
             state = self.network.state_dict().items()
             weights = {plain_name(n): t.detach().cpu() for n, t in state if isinstance(t, Tensor)}
-            write = partial(write_safetensors, what="--export safetensors")
-            (torch.save if format == "torch" else write)(weights, path)
+            if format == "safetensors":
+                write_safetensors(weights, path, "--export safetensors")
+                return
+            torch.save(weights, path)
+            refuse_other_weights("--export torch", weights, torch.load(path, weights_only=True).__getitem__)
         elif format == "hf":
             self._save_pretrained(path)
         else:
             self._export_graph(format, path)
+
+    def _merge(self, adapters: Adapters, format: str) -> None:
+        """Add the adapters to the weights, and compare the answers, unless no step calls the module."""
+        try:
+            example = self._example()
+        except ConfigError:
+            adapters.merge()
+            return
+        expected = self._answer(*example)
+        adapters.merge()
+        check_answers(format, expected, self._answer(*example)[0], self._is_half)
+
+    def _answer(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
+        """Return what the network answers in two calls."""
+        network = self.network.cpu().eval()
+        with torch.no_grad():
+            return [as_numpy(network(*arguments, **named)) for _ in range(2)]
+
+    @property
+    def _is_half(self) -> bool:
+        return any(parameter.dtype.itemsize < 4 for parameter in self.network.parameters())
 
     def _export_graph(self, format: str, path: Path) -> None:
         if format == "onnx" and (missing := [m for m in ("onnx", "onnxscript") if not find_spec(m)]):
@@ -300,8 +325,7 @@ class TrainedModel:
             else:
                 exported = torch.export.export(network, arguments, named, dynamic_shapes=sizes)
                 torch.export.save(exported, path)
-            with torch.no_grad():
-                expected = [as_numpy(network(*arguments, **named)) for _ in range(2)]
+            expected = self._answer(arguments, named)
             written = _run_graph(format, path, arguments, named)
         except Exception as error:  # torch raises errors of many types for code that it can't trace
             message = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -309,8 +333,7 @@ class TrainedModel:
                 f"--export {format}: this model can't be written in this format: {message}; use --export torch."
             ) from error
         if written is not None:
-            half = any(parameter.dtype.itemsize < 4 for parameter in network.parameters())
-            check_answers(format, expected, written, half)
+            check_answers(format, expected, written, self._is_half)
 
     def _save_pretrained(self, path: Path) -> None:
         """Write the first module that has `save_pretrained`, and tokenizers or processors."""
@@ -321,6 +344,13 @@ class TrainedModel:
                 "safetensors."
             )
         model.save_pretrained(path)
+        try:
+            read = type(model).from_pretrained(path).state_dict()
+        except Exception as error:  # of a class with arguments of its own
+            print(f"hf: not compared with the trained model: from_pretrained fails: {error}")
+        else:
+            own = {name: t for name, t in model.state_dict().items() if isinstance(t, Tensor)}
+            refuse_other_weights("--export hf", own, lambda name: read[name].to(own[name].dtype))
         source = self._source()
         holders = (vars(self.network), self.facts, vars(source) if source is not None else {})
         for value in (v for holder in holders for v in holder.values() if not isinstance(v, nn.Module)):

@@ -16,6 +16,7 @@ from train_anywhere.checkpoints.choice import list_weight_files, read_chosen, se
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.schema import Config, Init
 from train_anywhere.data.dataset import Splits
+from train_anywhere.data.recorded import describe_data
 from train_anywhere.data.torch.loader import BatchLoader, EpochSampler
 from train_anywhere.errors import CheckpointError, ConfigError, iterate_causes
 from train_anywhere.features import Features
@@ -317,7 +318,15 @@ def make_metrics(
     agreement = Agreement(process.stop, timer, progress, observers, writes)
     monitors = [config.checkpoint.monitor, config.trainer.early_stopping.monitor]
     over_ranks = OverRanks(trainer, setup.module, monitors) if trainer.world_size > 1 else None
-    metrics = MetricsCallback(config, setup.plan, progress, agreement, over_ranks)
+    recorder = process.recorder if writes else None
+
+    def record(batch: Any) -> None:
+        assert recorder
+        recorder.record_facts(describe_data(batch, setup.facts))
+
+    metrics = MetricsCallback(
+        config, setup.plan, progress, agreement, over_ranks, record if recorder else None
+    )
     if saved:
         metrics.resume(saved.metrics)
     return metrics

@@ -103,14 +103,27 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
 
 
 def write_safetensors(weights: Mapping[str, Any], file: Path, what: str) -> None:
-    """Write tensors to a new file. Raises ConfigError without the package safetensors."""
+    """Write tensors to a new file, and compare them. Raises CheckpointError, and ConfigError without the package safetensors."""
     require_safetensors(what)
+    from safetensors import safe_open
     from safetensors.torch import save_file
 
     file.touch()  # with the permissions of other exports, which save_file would not give it
     mode = file.stat().st_mode
     save_file({n: t.clone().contiguous() for n, t in weights.items()}, file, metadata={"format": "pt"})
     file.chmod(mode)
+    with safe_open(file, "pt") as written:
+        refuse_other_weights(what, weights, written.get_tensor)
+
+
+def refuse_other_weights(what: str, weights: Mapping[str, Any], read: Callable[[str], Tensor]) -> None:
+    """Raise CheckpointError unless `read` returns each of the weights bit for bit, of any device; NaN equals NaN."""
+    for name, tensor in weights.items():
+        one, other = tensor.detach().cpu(), read(name)
+        if not torch.equal(one, other) and not bool(((one == other) | (one != one) & (other != other)).all()):
+            raise CheckpointError(
+                f"{what}: {name} has other values in the written file, which was removed; is the disk full?."
+            )
 
 
 def require_safetensors(what: str) -> None:

@@ -68,6 +68,7 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
             "facts": splits.facts,
             "strategy": strategy,
             "base": base,
+            "spec": loader.spec("train"),
         }
         module, names = _build_module(config, loader, plan, model, about)
     module.notes += [NOT_COMPILED] if config.trainer.compile and whole else []
@@ -86,7 +87,7 @@ def _build_module(
     config: Config, loader: Loader, plan: Plan, model: keras.Model, about: dict[str, Any]
 ) -> tuple[Module, list[list[str]]]:
     """Build all variables of a model. Return its module, and the names of the metrics of training and evaluation."""
-    strategy, spec = about["strategy"], loader.spec("train")
+    strategy, spec = about["strategy"], about["spec"]
     if isinstance(loader.splits["train"], Stream):  # data.batch_size has no effect on it
         sizes = (one.shape[0] for one in tf.nest.flatten(spec) if one.shape.rank)
         plan.batch_per_rank = next(sizes, None) or 0

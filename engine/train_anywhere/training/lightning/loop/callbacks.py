@@ -1,7 +1,7 @@
 """Collect, reduce, show and write metrics, and let all ranks agree to stop or to save."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ class MetricsCallback(pl.Callback):
 
     Args:
         over_ranks: reduces values over the ranks; None on one rank.
+        record: called with the first batch; None: not called.
 
     Attributes:
         epoch_metrics: metrics at the end of the current epoch: of its last steps, and of the validation if any.
@@ -44,8 +45,9 @@ class MetricsCallback(pl.Callback):
         progress: Progress,
         agreement: Agreement,
         over_ranks: OverRanks | None = None,
+        record: Callable[[Any], None] | None = None,
     ) -> None:
-        self.over_ranks = over_ranks
+        self.over_ranks, self._record = over_ranks, record
         self.config, self.plan, self.progress, self.agreement = config, plan, progress, agreement
         self.heartbeat, self.clock = progress.heartbeat, Clock(progress.heartbeat)
         self.metrics: dict[str, float] = {}
@@ -116,6 +118,9 @@ class MetricsCallback(pl.Callback):
     ) -> None:
         """Count a batch, and the optimizer step that it may complete."""
         stepped = not accumulates(trainer)
+        if self._record:
+            self._record(batch)
+            self._record = None
         if self.over_ranks:
             self.over_ranks.count_rows(batch)
             if batch_idx == 0:
