@@ -165,30 +165,22 @@ class Loader:
 
         return self.strategy.dataset(make_rank_batches)
 
-    def evaluation(self, split: str, limit: int) -> tuple[Any, tf.data.Dataset | None, int | None]:
-        """Return the data of the first `limit` batches, separately the last one if it has fewer rows, and `validation_steps`.
-
-        Keras metrics weight a batch by the number of its rows if its shape is static, so full batches must have a static shape.
-        """
+    def evaluation(self, split: str, limit: int) -> dict[str, Any]:
+        """Return the first `limit` batches and their number as arguments of `evaluate` and `predict`."""
         data = self.splits[split]
         assert data
         if isinstance(data, Stream) and self.is_read_again(split):
             x = data.for_fit(limit)
-            return x, None, steps_argument(x, limit)
+            return {"x": x, "steps": steps_argument(x, limit)}
         if isinstance(data, Stream):
-            return self.strategy.distribute(self._own_rows(data.evaluation(limit), split)), None, limit
-        whole = min(limit, len(data) // self.config.data.batch_size)
+            x = self.strategy.distribute(self._own_rows(data.evaluation(limit), split))
+            return {"x": x, "steps": limit}
 
-        def make_range(start: int, stop: int) -> tf.data.Dataset:
-            def make_rank_batches(rank: int, world_size: int) -> tf.data.Dataset:
-                order = BatchOrder(self.config.data.batch_size, self.config.seed, rank, world_size)
-                return evaluation_batches(
-                    data, order, workers=self.config.data.workers, start=start, stop=stop
-                )
+        def make_rank_batches(rank: int, world_size: int) -> tf.data.Dataset:
+            order = BatchOrder(self.config.data.batch_size, self.config.seed, rank, world_size)
+            return evaluation_batches(data, order, workers=self.config.data.workers, start=0, stop=limit)
 
-            return self.strategy.dataset(make_rank_batches)
-
-        return make_range(0, whole), make_range(whole, limit) if whole < limit else None, limit
+        return {"x": self.strategy.dataset(make_rank_batches), "steps": limit}
 
     def _open_split(self, name: str, data: Any) -> DataSet | Stream | None:
         if data is None:

@@ -105,20 +105,15 @@ class TrainedModel:
         limit = getattr(self.config.trainer, f"limit_{split}_batches")
         count = limit_batches(self.loader.count_batches(split), limit, False)
         with plain_data_errors():
-            return self.module.measure(self.loader, split, count), self._predict(
-                split, count
-            ) if predicting else None
+            metrics = self.module.measure(split, self.loader.evaluation(split, count))
+            return metrics, self._predict(split, count) if predicting else None
 
     def _predict(self, split: str, count: int) -> Any:
         """Return the output of the model for each row."""
-        whole, last, _ = self.loader.evaluation(split, count)
-        parts = [whole] if last is None else [last] if count == 1 else [whole, last]
         if not count:
             raise ConfigError("there is no row to predict.")
-        answers = [
-            tf.nest.map_structure(_to_numpy, self.module.model.predict(part, verbose=0)) for part in parts
-        ]
-        return tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *answers)
+        answers = self.module.model.predict(**self.loader.evaluation(split, count), verbose=0)
+        return tf.nest.map_structure(_to_numpy, answers)
 
     @property
     def call_arguments(self) -> Mapping[str, Any]:
@@ -137,12 +132,8 @@ class TrainedModel:
             seen.append(inputs)
             return type(self.network).call(self.network, inputs, *arguments, **named)
 
-        whole, last, _ = self.loader.evaluation(self.list_splits()[0], 1)
-        batch = (
-            whole[0]
-            if isinstance(whole, keras.utils.PyDataset)
-            else next(iter(whole if last is None else last))
-        )
+        first = self.loader.evaluation(self.list_splits()[0], 1)["x"]
+        batch = first[0] if isinstance(first, keras.utils.PyDataset) else next(iter(first))
         self.network.call = record
         try:
             self.module.model.predict_step(batch)

@@ -105,8 +105,6 @@ class Module:
         self.metrics = Metrics(model, strategy)
         self.step_logs = StepLogs(self.metrics)
         self.several = strategy.replicas > 1
-        self._last: tf.data.Dataset | None = None
-        self._batches = self._tested = 0
         with tf.device("CPU:0"):
             self._rows = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.flags: list[bool] | None = None
@@ -153,11 +151,8 @@ class Module:
                 return self.batch_logs()
 
             model.train_function = train_function
-            self._test: StepFunction = lambda iterator: self.step_logs.keep(test_graph(iterator))
+            model.test_function = lambda iterator: self.step_logs.keep(test_graph(iterator))
             skip_build(model)
-            last = tf.function(lambda data: self.distribution.run(test, args=(data,)), autograph=False)
-            self._test_last: Callable[[Any], Any] = lambda data: self.step_logs.keep(last(data))
-            model.test_function = self.test
             return
         if self.network is not None:
             model.jit_compile = False  # XLA compiles the part of `_train_step`
@@ -177,35 +172,12 @@ class Module:
         self._make(force=True)
         del model.train_step
         model.make_test_function(force=True)
-        self._test = model.test_function
-        eager = model.run_eagerly
-        self._test_last = model.test_step if eager else tf.function(model.test_step, autograph=False)
-        model.test_function = self.test
 
-    def evaluation(self, loader: Any, split: str, batches: int) -> dict[str, Any]:
-        """Return the arguments of `evaluate` for the first batches of a split of a `batches.Loader`."""
-        whole, self._last, steps = loader.evaluation(split, batches)
-        self._batches, self._tested = batches, 0
-        if self._last is not None and self.model.steps_per_execution > 1:
-            whole, self._last = whole.concatenate(self._last), None
-        elif self._last is not None and isinstance(whole, tf.data.Dataset):
-            whole = whole.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-        return {"x": whole, "steps": steps}
-
-    def measure(self, loader: Any, split: str, batches: int) -> dict[str, float]:
-        """Return the metrics of a split over all ranks, without callbacks."""
-        self.start_count()
-        self.logs = self.model.evaluate(
-            **self.evaluation(loader, split, batches), return_dict=True, verbose=0
-        )
+    def measure(self, split: str, data: Mapping[str, Any]) -> dict[str, float]:
+        """Return the metrics of a split over all ranks, without callbacks. `data` are arguments of `evaluate`."""
+        self.step_logs.reset()
+        self.logs = self.model.evaluate(**data, return_dict=True, verbose=0)
         return self.report(split, self.strategy.sum(self.take()))
-
-    def test(self, iterator: Iterator[Any]) -> Any:
-        """Measure the next batches: the `test_function` of the model."""
-        self._tested += 1
-        if self._last is not None and self._tested == self._batches:
-            return self._test_last(next(iter(self._last)))
-        return self._test(iterator)
 
     def _train_step(self) -> Callable[[Any], Any]:
         """Return the model's training step, or one that applies its gradients after it."""
@@ -268,11 +240,6 @@ class Module:
             one.assign(other)
             other.assign(value)
         return bool(pairs)
-
-    def start_count(self) -> None:
-        """Count the rows and batches of an epoch or an evaluation from zero, as Keras resets its metrics."""
-        self.step_logs.reset()
-        self._tested = 0
 
     @property
     def rows(self) -> int:

@@ -120,7 +120,8 @@ class KerasTraining(Training):
         if not self._plan.test_batches:
             return
         if self._callback is None:
-            metrics = self._module.measure(self._loader, "test", self._plan.test_batches)
+            data = self._loader.evaluation("test", self._plan.test_batches)
+            metrics = self._module.measure("test", data)
             self.log_test({name.removeprefix("test/"): value for name, value in metrics.items()})
             return
         test(self._callback, self._newest)

@@ -128,7 +128,7 @@ class TrainingCallback(StepWork):
         """Start an epoch."""
         self.epoch, self._measured, self._leaving, self._logged = epoch, False, False, False
         if not self.replaying:
-            self.module.start_count()
+            self.module.step_logs.reset()
             self._call("on_epoch_begin", epoch, {})
         refuse_different_layers(self.module)
         self.pace.start()
@@ -226,7 +226,7 @@ class TrainingCallback(StepWork):
             return
         self._keep_state()
         self._average_statistics()
-        self.module.start_count()
+        self.module.step_logs.reset()
         self.heartbeat.enter("validation" if self.split == "val" else self.split)
         super().on_test_begin(logs)
         self._averaged = bool(self.load())

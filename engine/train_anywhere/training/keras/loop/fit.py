@@ -26,7 +26,7 @@ def fit(callback: TrainingCallback) -> None:
     if plan.val_batches:
         if not position.step or callback.loader.is_read_again("val"):
             check_validation(callback)
-        found = module.evaluation(callback.loader, "val", plan.val_batches)
+        found = callback.loader.evaluation("val", plan.val_batches)
         validation = {"validation_data": found["x"], "validation_steps": found["steps"]}
     epochs = callback.first_epoch if callback.is_complete() else plan.max_epochs
     try:
@@ -59,16 +59,15 @@ def check_validation(callback: TrainingCallback) -> None:
         beat = keras.callbacks.LambdaCallback(
             on_test_batch_end=lambda *_, **__: callback.heartbeat.evaluated_batch()
         )
-        arguments = module.evaluation(callback.loader, "val", count)
-        module.model.evaluate(**arguments, callbacks=[beat], verbose=0)
+        module.model.evaluate(**callback.loader.evaluation("val", count), callbacks=[beat], verbose=0)
         module.report("val", module.strategy.sum(module.take()))
 
 
 def evaluate(callback: TrainingCallback, load: Callable[[], object]) -> None:
     """Measure the test metrics with the weights that `load` loads, after callbacks may have changed them."""
     callback.split, callback.load = "test", load
-    arguments = callback.module.evaluation(callback.loader, "test", callback.plan.test_batches)
+    data = callback.loader.evaluation("test", callback.plan.test_batches)
     try:
-        callback.module.model.evaluate(**arguments, callbacks=callback, verbose=0)
+        callback.module.model.evaluate(**data, callbacks=callback, verbose=0)
     except Stopped:
         return

@@ -114,8 +114,8 @@ class StepWork(keras.callbacks.CallbackList):
 
     def evaluate(self) -> None:
         """Validate now, within an epoch or after training."""
-        arguments = self.module.evaluation(self.loader, "val", self.plan.val_batches)
-        self.model.evaluate(**arguments, callbacks=self, verbose=0)
+        data = self.loader.evaluation("val", self.plan.val_batches)
+        self.model.evaluate(**data, callbacks=self, verbose=0)
 
     def _call(self, hook: str, number: int, logs: Any = None) -> None:
         """Call a hook of each callback, and note the one that sets `stop_training`."""
