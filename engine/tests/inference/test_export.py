@@ -98,7 +98,7 @@ def test_exports_and_calls_need_no_data(
     rows = images() if framework == "keras" else torch_images()
     expected = load_model(runs[framework].path)(rows)
     monkeypatch.setattr("src.data.digits.FILE", tmp_path / "gone.npz")
-    assert bool((load_model(runs[framework].path)(rows) == expected).all())
+    assert (load_model(runs[framework].path)(rows) == expected).numpy().all()
     code, _, error = evaluated(runs[framework].path, "--export", format, "--to", tmp_path / "model")
     assert code == 0 and (tmp_path / "model").exists(), error
     code, _, error = evaluated(runs[framework].path)
