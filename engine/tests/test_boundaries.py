@@ -223,6 +223,7 @@ REASONS = {
     "train_anywhere.launch.local_run": "a submission trains nothing here",
     "train_anywhere.search.loop": "a sweep is no search",
     "optuna": "only a trial needs it",
+    "train_anywhere.data.recorded": "a submission reads no data, and needs no numpy",
     "train_anywhere.inference.predictor": "a submission predicts nothing, and needs no numpy",
     "train_anywhere.files": "its help needs no project",
     "train_anywhere.launch.rank": "a submission is not a rank",

@@ -38,7 +38,9 @@ def export_model(model: keras.Model, format: str, path: Path, rows: Any) -> None
     expected = [model(rows, **arguments) for _ in range(2)]
     try:
         if format == "keras":
-            type(model).from_config(model.get_config())  # fails now rather than when Keras opens the file
+            known = {type(layer).__name__: type(layer) for layer in find_layers(model)}
+            with keras.saving.custom_object_scope(known):
+                type(model).from_config(model.get_config())  # fails now rather than when Keras opens the file
             model.compiled = False  # leaves out the optimizer, whose schedule is a class of this package
             model.save(path)
         else:
@@ -55,7 +57,6 @@ def export_model(model: keras.Model, format: str, path: Path, rows: Any) -> None
         ) from error
     if format == "keras":
         try:
-            known = {type(layer).__name__: type(layer) for layer in find_layers(model)}
             read = partial(keras.saving.load_model(path, known, compile=False), **arguments)
         except Exception:  # own functions in the model, which the reader of the file has to name
             print(
