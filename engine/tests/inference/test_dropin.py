@@ -110,17 +110,6 @@ def test_onnxruntime_opens_it(strange: Strange, evaluated: Evaluate, tmp_path: P
 
 
 @pytest.mark.slow
-def test_tensorflow_serves_it(strange: Strange, evaluated: Evaluate, tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    code, _, error = evaluated(strange["keras"].path, "--export", "savedmodel", "--to", tmp_path / "served")
-    assert code == 0, error
-    loaded = tf.saved_model.load(str(tmp_path / "served"))
-    answer = loaded.serve(inputs("keras", 4))
-    assert np.allclose(np.asarray(answer), answers("keras", strange["keras"], 4), atol=1e-6)
-
-
-@pytest.mark.slow
 def test_keras_opens_it_where_it_can_be_made_again(
     strange: Strange, trained: Trained, evaluated: Evaluate, tmp_path: Path
 ) -> None:
