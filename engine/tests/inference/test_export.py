@@ -1,9 +1,7 @@
 """An export is read by the plain framework and answers as the model does."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,6 @@ from train_anywhere.runs.folder import RunDir
 from .conftest import Evaluate
 
 Runs = dict[str, RunDir]
-Train = Callable[..., CompletedProcess[str]]
 
 
 def images(count: int = 3) -> np.ndarray:
@@ -110,24 +107,3 @@ def test_exports_and_calls_need_no_data(
 def test_load_model_refuses_what_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="run folder"):
         load_model(tmp_path)
-
-
-@pytest.mark.parametrize(("framework", "format"), [("lightning", "torch.export"), ("keras", "keras")])
-@pytest.mark.slow
-def test_a_linear_model_trains_resumes_and_is_exported(
-    train: Train, evaluated: Evaluate, tmp_path: Path, framework: str, format: str
-) -> None:
-    """`model.hidden=[]` has no hidden layer."""
-    words = (
-        f"framework={framework}",
-        "model=mlp",
-        "model.hidden=[]",
-        "trainer.max_epochs=1",
-        f"paths.results={tmp_path}",
-    )
-    for arguments in (words, (f"resume={tmp_path}/latest", "trainer.max_epochs=2")):
-        done = train(*arguments, "monitor.progress=none")
-        assert done.returncode == 0, done.stderr
-    file = tmp_path / ("model" + {"keras": ".keras", "torch.export": ".pt2"}[format])
-    code, _, error = evaluated(tmp_path / "latest", "--export", format, "--to", file)
-    assert code == 0 and file.stat().st_size > 0, error

@@ -185,8 +185,6 @@ ROWS = [
     *(Row(words, says) for words, says in FLAGS.items() if says),
     Row("trainer.max_epoch=3 framework=kears seed=x model=mlpp", "^error: 4 problems:", name="four at once, all listed"),
     Row("trainer.extra.benchmark=true framework=keras", r"trainer\.extra\.benchmark is not an argument that Keras' `fit` gets"),
-    Row("framework=keras trainer.extra.class_weight=[1,2]", r"trainer\.extra\.class_weight=.*not a number for each class"),
-    Row("framework=keras trainer.extra.shuffle=batch", r"trainer\.extra\.shuffle=batch is neither true nor false"),
     Row("trainer.max_epoch=3 trainer.max_epoch=4", r"trainer\.max_epochs", name="the same twice"),
     Row("optimizer.lr=0,1", r"optimizer\.lr.*(-m|sweep|0\.1)", name="a decimal comma"),
     Row("optimizer.lr=1e", r"optimizer\.lr='1e' is not a number"),

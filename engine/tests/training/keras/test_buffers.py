@@ -40,13 +40,6 @@ def test_what_training_does_next_is_not_in_the_copy(variables: list, tmp_path: P
     assert (buffers._arrays["w"] == 7).all() and buffers._arrays["n"] == 7
 
 
-def test_the_view_of_a_value_is_the_value_at_that_moment(variables: list) -> None:
-    from train_anywhere.training.keras.checkpoint import host_value
-
-    value = host_value(variables[0])
-    assert (value == 1).all() and value.dtype == np.float32
-
-
 def test_a_full_disk_is_an_error_of_the_disk(variables: list) -> None:
     from train_anywhere.training.keras.checkpoint import Buffers
 

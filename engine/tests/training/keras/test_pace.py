@@ -45,9 +45,3 @@ def test_gradients_of_an_embedding_stay_sparse() -> None:
     pace.start()
     step()
     assert pace.seconds(Heartbeat()) >= 0
-
-
-def test_a_single_process_has_nobody_to_compare_with() -> None:
-    pace = Pace(processes=1)
-    pace.start()
-    assert pace.seconds(Heartbeat()) == 0.0
