@@ -16,7 +16,7 @@ BATCH, FACTS = "batch", "facts"
 UNKNOWN_SIDE = 32
 """Length of a side that differs between batches."""
 
-LARGEST = 2**17
+LARGEST = 2**13
 """Most characters of a fact that is recorded."""
 
 
