@@ -120,8 +120,7 @@ class KerasTraining(Training):
         if not self._plan.test_batches:
             return
         if self._callback is None:
-            data = self._loader.evaluation("test", self._plan.test_batches)
-            metrics = self._module.measure("test", data)
+            metrics = self._module.measure("test", self._loader.evaluation("test", self._plan.test_batches))
             self.log_test({name.removeprefix("test/"): value for name, value in metrics.items()})
             return
         test(self._callback, self._newest)
