@@ -10,7 +10,9 @@ sys.path[:1] = [str(ROOT), str(ROOT / "engine")]  # in a fork without engine/, t
 import src  # noqa: E402, F401  refuses to continue without an engine
 
 TOOL = (
-    [ROOT / "tools/testbed"] if (ROOT / "tools/testbed").is_dir() else [ROOT / "tools/template.py", "testbed"]
+    [ROOT / "tools/testbed"]
+    if (ROOT / "tools/testbed").is_dir()
+    else [ROOT / "wheels/template.py", "testbed"]
 )
 """The program: a tool of the template, which the sdist of the engine has."""
 

@@ -606,7 +606,7 @@ def builder(scratch: Path) -> str:
 
 def place(built: list[Path], folder: Path) -> None:
     """Put wheel and sdist into the wheels/ of a new project, and require that wheel."""
-    (folder / "wheels").mkdir()
+    (folder / "wheels").mkdir(exist_ok=True)
     for path in built:
         shutil.copy(path, folder / "wheels")
     (folder / LIST).write_text(requirement(built))

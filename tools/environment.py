@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-LISTS = Path(__file__).resolve().parent.parent / "requirements"
+LISTS = Path(os.environ.get("TEMPLATE_PROJECT") or Path(__file__).resolve().parents[1]) / "requirements"
 
 QUERY = "import importlib.metadata as m; [print(d.name, d.version) for d in m.distributions()]"
 """Program that prints the packages of another Python."""

@@ -44,18 +44,20 @@ EXAMPLES = {
 
 TOPS = (
     ".editorconfig", ".gitignore", ".pre-commit-config.yaml", "LICENSE", "Makefile", "conftest.py", "AGENTS.md", "pyproject.toml",
-    "environment.yml", "mkdocs.yml", ".vscode", "configs", "examples", "hydra_plugins", "requirements", "slurm", "src", "tests", "tools",
+    "environment.yml", "mkdocs.yml", ".vscode", "configs", "examples", "hydra_plugins", "notebooks", "requirements", "slurm", "src",
+    "tests", "tools",
 )  # fmt: skip
 """Files and folders from which projects are made; an sdist with a template has them."""
 
 LEFT_OUT = re.compile(
-    r"mkdocs\.yml|tools/(?!setup\.sh|environment\.py|system_packages\.sh).*|tests/(template|notebooks)/.*"
-    r"|tests/data/test_shards\.py|requirements/(locks/)?docs\.txt|configs/experiment/(?!debug|example).*|examples/README\.md"
+    r"mkdocs\.yml|tools/.*|tests/(template|notebooks|data)/.*|tests/tasks/\w+/test_alone\.py|requirements/(locks/)?docs\.txt|configs/experiment/(?!debug|example).*"
+    r"|configs/cluster/(neuron|technion)\.yaml|examples/README\.md"
 )
-"""Files of the product that a project does not get."""
+"""Files of the product that a project does not get. Its tools are in the sdist of the engine, its presets in the engine."""
 
 ONE_FRAMEWORK = {
-    "lightning": r"configs/strategy/(ddp|dp|fsdp)\.yaml|configs/data/module\.yaml",
+    "lightning": r"configs/strategy/(ddp|dp|fsdp)\.yaml|configs/data/module\.yaml|configs/callbacks/learning_rate\.yaml"
+    r"|requirements/(locks/)?finetune\.txt",
     "keras": r"configs/strategy/(multiworker_)?mirrored\.yaml",
 }
 """Files without the name of their framework."""
@@ -68,6 +70,28 @@ TARGETS = {
     "bench", "bench-quick", "gpu-check", "checksums", "schemas", "detach",
 }  # fmt: skip
 """Targets of the Makefile that need what the project does not have."""
+
+
+REWRITES = (
+    (r"_target_:\n +lightning: (.*)\n +keras: (.*)", r"_target_: \1", r"_target_: \2"),
+    (r"\{(?:lightning|keras): ([\w.]+)\}", r"\1", r"\1"),
+    (r"PyTorch Lightning or Keras", "PyTorch Lightning", "Keras"),
+    (r"(a|any) LightningModule(?: or a|,) ((?:compiled )?keras\.Model)", r"\1 LightningModule", r"\1 \2"),
+    (r" The two frameworks never import each other\.", "", ""),
+    (r"loaders per rank: processes, or threads in Keras;", "processes per rank;", "threads per rank;"),
+    (r"Lightning's Trainer, or the strategy of Keras,", "Lightning's Trainer,", "the strategy"),
+    (r"`lightning` has LightningModules, `keras` (.*)\.", "They are LightningModules.", r"They are \1."),
+    (r"names the module of each framework, and", "names the module and", "names the module and"),
+    (r"module of each framework", "LightningModule", "Keras model"),
+    (r"else ddp \(Lightning\), (.*) \(Keras\)\.", "else ddp.", r"else \1."),
+    (r"Keras on GPUs: .*", "", r"\g<0>"),
+    (r'    "(?:keras|tensorflow)\.\*",\n', "", r"\g<0>"),
+    (r'    "(?:lightning|torch)\.\*",\n', r"\g<0>", ""),
+    (r"torch\.optim\.RAdam", r"\g<0>", "keras.optimizers.Lion"),
+    (r"torch\.optim\.lr_scheduler\.ExponentialLR", r"\g<0>", "keras.optimizers.schedules.ExponentialDecay"),
+    (r"(nvidia/|#nvidia/)pytorch:25\.09-py3", r"\g<0>", r"\1tensorflow:25.02-tf2-py3"),
+)
+"""Patterns in a project's files, and what replaces them in one of Lightning only and in one of Keras only."""
 
 
 class Refusal(Exception):
@@ -95,14 +119,17 @@ def render(root: Path, choices: dict[str, str]) -> dict[str, bytes]:
     for name in {*choices["cluster"].split(",")} & bundled_presets(root).keys():
         made[f"configs/cluster/{name}.yaml"] = bundled_presets(root)[name].read_bytes()
     words = words_of(root, choices, chosen)
-    for name in ("README.md", "tests/test_example.py", "tools/template.py"):
+    for name in ("README.md", "tests/test_example.py", "wheels/template.py"):
         made[name] = (root / "tools/project" / Path(name).name).read_bytes()
     for name, change in CHANGES.items():
         if name in made:
             made[name] = change(made[name].decode(), words).encode()
     for name in made:
-        if Path(name).suffix in (".md", ".yaml", ".py", ".j2", ".yml", ".txt"):
-            made[name] = link_pages(made[name].decode(), words["pages"]).encode()
+        if Path(name).suffix in (".md", ".yaml", ".py", ".j2", ".yml", ".txt", ".toml"):
+            text = made[name].decode()
+            for pattern, *replacements in REWRITES if len(chosen) == 1 else ():
+                text = re.sub(pattern, replacements[FRAMEWORKS.index(chosen[0])], text)
+            made[name] = link_pages(text, words["pages"]).encode()
     return made
 
 
@@ -166,7 +193,8 @@ def change_makefile(text: str, words: dict[str, str]) -> str:
     text = "\n\n".join(kept)
     phony = re.search(r"^\.PHONY: (.*)$", text, re.M)
     left = [name for name in phony[1].split() if name not in TARGETS] if phony else []
-    text = re.sub(r"tools/(engine|lock|new_task|build_horovod)\.py", r"tools/template.py \1.py", text)
+    text = re.sub(r"(?<=python |YTHON\) )tools/(\w+\.py)", r"wheels/template.py \1", text)
+    text = re.sub(r"tools/(\w+\.sh)", r"$(PYTHON) wheels/template.py \1", text)
     return re.sub(r"^\.PHONY: .*$", f".PHONY: {' '.join(left)}", text, flags=re.M)
 
 
@@ -199,9 +227,23 @@ def change_environment(text: str, words: dict[str, str]) -> str:
 
 
 def change_settings(text: str, words: dict[str, str]) -> str:
-    """Name the project, and leave the installed engine out of its checks."""
+    """Name the project, and leave out the engine and the marks of its tests."""
+    text = re.sub(
+        r'^    "(long|alone|slurm|mpi|git|horovod|needs_root|new_process): .*\n',
+        "",
+        text,
+        flags=re.M,
+    )
+    text = re.sub(r'^"engine/tests/.*\n', "", text, flags=re.M)
     text = text.replace('name = "my-training"', f'name = "{words["slug"]}"', 1)
     return text.replace(', "hydra_plugins", "train_anywhere"]', ', "hydra_plugins"]', 1)
+
+
+def compact_notebook(text: str, words: dict[str, str]) -> str:
+    """Write each cell of a notebook in one line."""
+    notebook = json.loads(text)
+    cells = ",\n".join(json.dumps(cell) for cell in notebook.pop("cells"))
+    return f'{{"cells": [\n{cells}\n], {json.dumps(notebook)[1:]}\n'
 
 
 CHANGES = {
@@ -211,6 +253,7 @@ CHANGES = {
     "configs/train.yaml": change_train,
     "environment.yml": change_environment,
     "pyproject.toml": change_settings,
+    "notebooks/run.ipynb": compact_notebook,
     "conftest.py": lambda text, words: text.replace('    "tools.testing.plugin",\n', ""),
     ".editorconfig": lambda text, words: text.partition("\n[tests/template")[0],
 }

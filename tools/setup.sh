@@ -4,7 +4,7 @@
 # LOCKED=no installs the lists instead of the locks: the pinned versions from any files of the package index, for sites with their own wheels.
 # .venv remembers FRAMEWORK, WHEELS and LOCKED.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "${TEMPLATE_PROJECT:-$(dirname "$0")/..}" # a project of `make project` runs this file from the template
 python=${PYTHON:-python3}
 shopt -s nullglob
 

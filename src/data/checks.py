@@ -1,4 +1,4 @@
-"""Checks of the data sets before a run starts, from file names and headers: the functions that `_check_` names in configs/data.
+"""Checks of the data sets before a run starts, which `_check_` names in configs/data.
 
 They run where a job is submitted, so neither they nor their imports may load numpy or a framework.
 """
@@ -24,7 +24,7 @@ def digits() -> Known:
 
 
 def mnist(dir: str, download: bool, look: bool) -> Known:
-    """Return the number of training images, from the header of their file if `look`, and their shape.
+    """Return number and shape of the training images, from their file's header if `look`.
 
     `look` is whether `dir` can be read on this machine.
 
@@ -52,7 +52,7 @@ def imagefolder(
     val_fraction: float | None = None,
     test_fraction: float | None = None,
 ) -> Known:
-    """Return the shape of the images; raise DataError if there are no class folders, or if `dir` is an archive without `stage`."""
+    """Return the shape of the images. Raise DataError for a folder that can't be read."""
     folder = Path(resolve_node_path(dir)) if look else Path()
     packed = look and is_archive(folder)
     if packed and not stage:
@@ -89,7 +89,7 @@ def text(
     length: int,
     look: bool,
 ) -> Known:
-    """Return the size of rows and of the vocabulary, unless it is a file's, and why documents or the cache can't be used."""
+    """Return what is known of the rows before they are read, and problems of the files."""
     problems = []
     sizes = {"bytes": 257, "bpe": vocabulary}
     if val_fraction + test_fraction >= 1:

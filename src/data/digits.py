@@ -1,4 +1,4 @@
-"""digits: 1,797 real handwritten digits of 8x8 pixels, stored next to this file; needs no network.
+"""digits: 1,797 real handwritten digits of 8x8 pixels, stored next to this file.
 
 The test set of "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak, 1998, UCI Machine Learning
 Repository, https://doi.org/10.24432/C50P49, CC BY 4.0. Not read from scikit-learn, which has it too: that needs
@@ -18,7 +18,7 @@ MEAN, STD = 4.884, 6.017
 
 
 def open_digits() -> Splits:
-    """Return about 70 % train, 10 % val and 20 % test; the split does not depend on the seed of the run."""
+    """Return 70 % train, 10 % val and 20 % test, whatever the seed of the run is."""
     with np.load(FILE, allow_pickle=False) as arrays:
         everything = ArraySet(
             images=arrays["images"][..., np.newaxis],

@@ -26,14 +26,14 @@ class Table:
         return len(self.columns)
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> dict[str, np.ndarray]:
-        """Return {"columns": [b, columns], "targets": [b, outputs]}; nothing is augmented."""
+        """Return {"columns": [b, columns], "targets": [b, outputs]}, never augmented."""
         return {"columns": self.columns[indices], "targets": self.targets[indices]}
 
 
 def open_friedman(
     length: Samples, val_length: Samples, noise: Annotated[float, Range(at_least=0, at_most=1e6)]
 ) -> Splits:
-    """Return `length` rows to train on and `val_length` for each of val and test; `noise` is the standard deviation of the noise."""
+    """Return `length` rows to train on, and `val_length` for each of val and test."""
     lengths = length, val_length, val_length
     train, val, test = (_make_table(n, noise, split) for split, n in enumerate(lengths))
     return Splits(train, val, test, {"shape": (COLUMNS,), "outputs": 1, "unit": "rows"})

@@ -1,4 +1,4 @@
-"""imagefolder: pictures in the layout of ImageNet, `train/<class>/*.jpeg` and `val/<class>/*.jpeg`."""
+"""imagefolder: pictures in the layout of ImageNet, such as `train/<class>/*.jpeg`."""
 
 import math
 import os
@@ -39,7 +39,7 @@ DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error)
 
 
 class ImageFolder:
-    """One split: the pictures below `folder`, whose sub-folders are the classes, in alphabetical order.
+    """Pictures of one split, whose classes are the sub-folders in alphabetical order.
 
     A class may have sub-folders. The folder is listed once; pictures are opened only when read. Augmentation depends only on
     (seed, epoch, index), so it is the same with any number of ranks or workers, and after resuming.
@@ -67,7 +67,7 @@ class ImageFolder:
         return [os.fsencode(path).decode(errors="backslashreplace") for path in paths]
 
     def notes(self) -> list[str]:
-        """Return a line that counts the files left out; empty if every file is read."""
+        """Return a line that counts the files left out, or nothing if all are read."""
         with os.scandir(self.folder) as entries:
             outside = sum(not (is_hidden(e.name) or e.is_dir()) for e in entries)
         if not (counts := self.left_out + Counter({"outside of the class folders": outside})):
@@ -76,7 +76,7 @@ class ImageFolder:
         return [f"{self.folder}: {len(self):,} pictures in {found:,} classes{describe(counts)}"]
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return images float32 [b, size, size, channels] and labels int64 [b]; crop and flip randomly if `train`."""
+        """Return images float32 [b, size, size, channels] and labels int64 [b]."""
         images = np.empty((len(indices), *self.shape), dtype=np.float32)
         for image, index in zip(images, indices.tolist(), strict=True):
             random = np.random.default_rng([self.seed, epoch, index]) if train else None
@@ -84,7 +84,7 @@ class ImageFolder:
         return images, self.labels[indices]
 
     def row_of(self, item: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the row of a new picture, a file or an array uint8 [H, W] or [H, W, 3], with the label 0; raise DataError."""
+        """Return the row of a new picture, a file or uint8 [H, W] or [H, W, 3], with label 0."""
         from PIL import Image
 
         if isinstance(item, str | Path):
@@ -102,7 +102,7 @@ class ImageFolder:
 
 
 def _read_picture(path: Path, shape: tuple[int, int, int], random: np.random.Generator | None) -> np.ndarray:
-    """Return a picture, float32 `shape`; raise DataError."""
+    """Return a picture as float32 of `shape`. Raise DataError if it is damaged."""
     from PIL import Image
 
     try:
@@ -136,7 +136,7 @@ def open_imagefolder(
     val_fraction: Fraction | None = None,
     test_fraction: Fraction | None = None,
 ) -> Splits:
-    """Return the splits `train` and `val` below the folder `dir`, and `test` if it exists, else `val` again.
+    """Return the splits below the folder `dir`. Without `test`, `val` is used again.
 
     Args:
         dir: a folder, or with `staged` a tar file of one. With `val_fraction` its sub-folders are the classes.
@@ -163,7 +163,7 @@ def open_imagefolder(
 def _random_splits(
     folder: Path, size: int, channels: int, seed: int, val_fraction: float, test_fraction: float | None
 ) -> tuple[ImageFolder, ImageFolder, ImageFolder]:
-    """Return the splits of one folder of classes; without `test_fraction` the test is the validation."""
+    """Split one folder of classes. Without `test_fraction` the test is the validation."""
     everything = ImageFolder(folder, class_folders(folder), size, channels, seed)
     rows = permutation(len(everything), seed=0, epoch=0)
     val, test = (math.ceil(len(rows) * fraction) for fraction in (val_fraction, test_fraction or 0.0))
@@ -185,7 +185,7 @@ def _splits(train: ImageFolder, val: ImageFolder, test: ImageFolder) -> Splits:
 
 
 def _evaluation_split(folder: Path, train: ImageFolder) -> ImageFolder:
-    """Return a split to evaluate on, with the labels of `train`; raise DataError if it has a class that `train` does not have."""
+    """Return a split with the labels of `train`. Raise DataError for an unknown class."""
     unknown = sorted(set(class_folders(folder)) - set(train.class_names))
     if unknown:
         raise DataError(
@@ -197,7 +197,7 @@ def _evaluation_split(folder: Path, train: ImageFolder) -> ImageFolder:
 
 
 def _list_pictures(folder: Path, skipped: Counter[str]) -> list[bytes]:
-    """Return the paths of a class's pictures, relative to its folder, and count other files in `skipped`."""
+    """Return the paths of a class's pictures, and count other files in `skipped`."""
     if not folder.exists():
         return []  # the other splits may lack a class
     names = []

@@ -26,7 +26,7 @@ MEAN, STD = 0.1307, 0.3081
 
 
 def open_mnist(dir: AbsoluteFolder, download: bool, staged: Staged = as_it_is) -> Splits:
-    """Return 55,000 images to train on, 5,000 for val and 10,000 for test; raise DataError if files are missing or damaged.
+    """Return 55,000 images to train on, 5,000 for val and 10,000 for test.
 
     The split is always the same; other data are split 11:1 too. With `download`, files missing in `dir`/MNIST/raw are downloaded.
     """
@@ -45,7 +45,7 @@ def open_mnist(dir: AbsoluteFolder, download: bool, staged: Staged = as_it_is) -
 
 
 def prepare_mnist(folder: Path, download: bool, mirrors: tuple[str, ...] = MIRRORS) -> None:
-    """Download the files that are missing in `folder`; raise DataError if `download` is false or no mirror has them."""
+    """Download the missing files. Raise DataError if that is not allowed or fails."""
     if not missing_files(folder):
         return
     if not download:

@@ -1,4 +1,4 @@
-"""Rows of the samples of `data=shards`: pictures as in imagefolder, text as tokens, anything else unchanged."""
+"""Rows of `data=shards`: pictures as in imagefolder, text as tokens, other values."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +40,7 @@ class Decoder:
             self.facts |= {"unit": "tokens", "units_per_row": length}
 
     def __call__(self, sample: Mapping[str, Any], random: np.random.Generator | None) -> Any:
-        """Return a row: (image, label), tokens as in data=text, or the values by column; crop and flip randomly with `random`."""
+        """Return a row: (image, label), tokens as in data=text, or the values by column."""
         if self.facts:
             return self._tokens(sample)
         row = {name: self._prepare(value, random) for name, value in sample.items()}

@@ -12,7 +12,7 @@ POOL_BYTES = 64 * 2**20
 
 
 class SyntheticSet:
-    """Random images from a fixed pool: sample i is image i % pool, noise around the mean of its class, so that a model can learn.
+    """Random images from a fixed pool, noise around the mean of their class.
 
     If images are so large that the pool has fewer images than there are classes, only the first classes occur.
     """

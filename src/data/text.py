@@ -1,4 +1,4 @@
-"""text: documents as rows of tokens for a language model, read from token files that are written once."""
+"""text: documents as rows of tokens for a language model, tokenized once."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ INFO, TOKENIZER = "info.json", "tokenizer.json"
 
 @dataclass
 class TokenRows:
-    """Rows of `length` + 1 tokens: each is predicted from those before it, and the last one is the first of the next row.
+    """Rows of `length` + 1 tokens, whose last token is the first of the next row.
 
     Attributes:
         file: tokens of numpy's `type`: the end symbol, then each document followed by it.
@@ -46,7 +46,7 @@ class TokenRows:
 
     @property
     def tokens(self) -> np.ndarray:
-        """The memory-mapped file, [targets + 1]; not kept, of which a loader's process would get a copy."""
+        """The memory-mapped file, [targets + 1], opened anew so that no process copies it."""
         return np.memmap(self.file, self.type, mode="r")
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ def open_text(
     documents: Literal["packed", "apart"],
     staged: Staged = as_it_is,
 ) -> Splits:
-    """Open documents as `TokenRows`; configs/data/text.yaml explains the arguments.
+    """Open documents as `TokenRows`, with the arguments of configs/data/text.yaml.
 
     The content of a document decides its split. The facts are `vocabulary`, `length` and `text`, the tokenizer.
 

@@ -1,4 +1,4 @@
-"""The usual transforms of ImageNet: a random crop and flip to train, the central crop to evaluate."""
+"""Transforms of ImageNet: random crop and flip to train, central crop to evaluate."""
 
 import math
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ Box = tuple[float, float, float, float]
 
 
 def random_crop(width: int, height: int, random: np.random.Generator) -> Box:
-    """Return a box of random area and ratio; after ten attempts that do not fit, the central one."""
+    """Return a box of random area and ratio, or the central one after ten attempts."""
     for _ in range(10):
         area = width * height * random.uniform(*AREA)
         ratio = math.exp(random.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
@@ -41,7 +41,7 @@ def random_crop(width: int, height: int, random: np.random.Generator) -> Box:
 
 
 def central_crop(width: int, height: int) -> Box:
-    """Return the central square, 224/256 of the short side: resizing it equals resizing the image, then cropping."""
+    """Return the central square, 224/256 of the short side, as resize and crop would."""
     side = min(width, height) / EVALUATION_MARGIN
     return _central_box(width, height, side, side)
 
@@ -52,7 +52,7 @@ def _central_box(width: int, height: int, w: float, h: float) -> Box:
 
 
 def prepare_image(image: "Image", size: int, channels: int, random: np.random.Generator | None) -> np.ndarray:
-    """Crop, resize and normalise an image: randomly if `random` is given, else the centre. Like torchvision, ignore transparency.
+    """Crop, resize and normalise an image, randomly if `random` is given, else the centre.
 
     Returns:
         float32 [size, size, channels].
@@ -75,7 +75,7 @@ def prepare_image(image: "Image", size: int, channels: int, random: np.random.Ge
 
 
 def _to_eight_bits(image: "Image") -> "Image":
-    """Scale 16-bit pixels to 8 bits; Pillow's `convert` would make most of them white (Pillow issue 3011).
+    """Scale 16-bit pixels to 8 bits, which Pillow would clip (Pillow issue 3011).
 
     Raises:
         ValueError: floating-point or 32-bit pixels, whose range is unknown.
@@ -93,7 +93,7 @@ def _to_eight_bits(image: "Image") -> "Image":
 
 
 def normalise(pixels: np.ndarray) -> np.ndarray:
-    """Convert uint8 [..., W, C] to float32, with mean 0 and standard deviation 1 per channel over ImageNet."""
+    """Convert uint8 [..., W, C] to float32, normalised by ImageNet's means and deviations."""
     mean, std = (MEAN, STD) if pixels.shape[-1] == 3 else (GREY_MEAN, GREY_STD)
     scale = 1 / (255 * np.array(std, dtype=np.float32))
     shift = np.array(mean, dtype=np.float32) / np.array(std, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""The common part of `gpt` in both frameworks: limits of its arguments, constants, and the number of parameters."""
+"""Limits, constants and the number of parameters of `model=gpt`."""
 
 from typing import Annotated
 
@@ -22,7 +22,7 @@ DEVIATION = 0.02
 
 
 def hidden_width(width: int) -> int:
-    """Return the default width of the feed-forward layers: 8/3 of the width, rounded up to a multiple of 64.
+    """Return 8/3 of the width, rounded up to a multiple of 64.
 
     SwiGLU has three matrices instead of two, so two thirds of the usual 4 * width gives as many weights, https://arxiv.org/abs/2002.05202.
     """
@@ -32,7 +32,7 @@ def hidden_width(width: int) -> int:
 def parameter_count(
     vocabulary: int, layers: int, heads: int, kv_heads: int, width: int, hidden: int | None = None
 ) -> int:
-    """Return the number of parameters; the embedding counts once, because its weights are also those of the last layer."""
+    """Return the number of parameters. The last layer has the weights of the embedding."""
     attention = 2 * width * width + 2 * width * (width // heads * kv_heads)
     feed_forward = 3 * width * (hidden or hidden_width(width))
     norms = 2 * width
@@ -48,7 +48,7 @@ def flops_per_token(
     width: int,
     hidden: int | None = None,
 ) -> float:
-    """Return the operations per token in training, forward and backward: 6 N + 12 L d T, https://arxiv.org/abs/2204.02311, appendix B.
+    """Return the operations per token in training: 6 N + 12 L d T (arXiv 2204.02311, B).
 
     Each of the N weights multiplies and adds once forward and twice backward. The second term is attention, over all T positions of a
     row, including masked ones. Activations that are recomputed to save memory do not count.

@@ -66,7 +66,7 @@ def test_normalise_is_the_published_formula() -> None:
 
 
 def test_preparing_takes_little_longer_than_decoding() -> None:
-    """Numpy takes 20 times as long on three channels at a time, and Pillow copies an image that is RGB already."""
+    """Numpy is 20 times slower per channel, and Pillow copies an image that is RGB."""
     pixels = np.random.default_rng(0).integers(256, size=(224, 224, 3), dtype=np.uint8)
 
     def seconds(function: Callable[[], object]) -> float:
@@ -80,7 +80,7 @@ def test_preparing_takes_little_longer_than_decoding() -> None:
 @pytest.mark.parametrize("name", ["a.png", "a.tif", "a.pgm"])
 @pytest.mark.parametrize("most", [4095, 65535])
 def test_pictures_with_16_bits_keep_their_range(tmp_path: Path, name: str, most: int) -> None:
-    """Pillow opens 16-bit images in several modes, and its own conversion would clip them at 255."""
+    """Pillow opens 16-bit images in several modes, and would clip them at 255."""
     ramp = np.linspace(0, most, 1600).reshape(40, 40).astype(np.uint16)
     if name == "a.pgm":
         (tmp_path / name).write_bytes(b"P5 40 40 65535\n" + ramp.astype(">u2").tobytes())

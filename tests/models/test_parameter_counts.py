@@ -48,6 +48,6 @@ def test_lightning_and_keras_agree(known: dict[str, int]) -> None:
 
 @pytest.mark.slow
 def test_resnets_are_the_published_ones(known: dict[str, int]) -> None:
-    """The published resnet18 and resnet50 have 11,689,512 and 25,557,032 parameters with 1000 classes."""
+    """The published models have 11,689,512 and 25,557,032 parameters with 1000 classes."""
     assert known["resnet18 3"] == 11_689_512 - 990 * (512 + 1)
     assert known["resnet50 3"] == 25_557_032 - 990 * (2048 + 1)

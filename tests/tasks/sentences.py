@@ -1,4 +1,4 @@
-"""Rows of tokens like those of data=text: several documents, or one and padding, each with another number of targets."""
+"""Rows of tokens like those of data=text, of several documents or with padding."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

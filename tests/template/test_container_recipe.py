@@ -1,4 +1,4 @@
-"""The recipe of a container in docs/clusters/technion.md: Enroot itself is not run, what it runs inside is."""
+"""The recipe of a container in docs/clusters/technion.md, without Enroot itself."""
 
 import os
 import re
@@ -34,7 +34,7 @@ OF_THE_IMAGE = {
 
 @pytest.mark.skipif(not (ROOT / "engine").is_dir(), reason="the engine is installed")
 def test_the_line_that_builds_horovod_starts(tmp_path: Path) -> None:
-    """It is typed in the project's folder, mounted read-only or not, with an environment that has no train_anywhere."""
+    """It works in the project's folder, mounted read-only or not, without train_anywhere."""
     [line] = re.findall(r"cd /mnt && PYTHONPATH=engine python (.*)'", RECIPE)
     assert ENGINE == ROOT / "engine"
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": "engine"}

@@ -1,4 +1,4 @@
-"""The search of the site finds the right page for words that users type, tried in a headless Chromium."""
+"""The site's search finds the page for words of users, in a headless Chromium."""
 
 import functools
 import json

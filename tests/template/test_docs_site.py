@@ -1,4 +1,4 @@
-"""`make docs` builds the site of docs/, and fails if a link is broken or a page is missing in the menu."""
+"""`make docs` builds the site, and fails if a link is broken or a page is missing."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""The commands of examples/ run as the docstrings show them, and do what they promise. A fork that deletes the folder has no such tests."""
+"""The commands of examples/ run as the docstrings show them."""
 
 import ast
 import csv
@@ -37,7 +37,7 @@ NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "__in
 
 @pytest.fixture(scope="module")
 def run(train: Command, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Return a function that runs all commands of an example, each command once, for two epochs; it returns the last run's folder."""
+    """Return a function that runs an example's commands and returns the last run's folder."""
     results, done = tmp_path_factory.mktemp("results"), {}
 
     def run_example(name: str) -> Path:
@@ -161,7 +161,7 @@ def test_wandb_keeps_its_files_in_the_run_folder(
 
 @pytest.mark.git
 def test_a_job_finds_them(train: Command, tmp_path: Path) -> None:
-    """A submission checks the arguments without a framework, and the job's copy of the code has the files."""
+    """A submission checks the arguments, and the job's copy of the code has the files."""
     done = train(*shlex.split(commands("lightning_own_loss")[0])[2:], "cluster=slurm", "dry_run=true")
     assert "dry run: nothing was written" in done.stdout, done.stderr
     take_snapshot(ROOT, tmp_path / "code", tmp_path / "results")

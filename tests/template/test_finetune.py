@@ -1,4 +1,4 @@
-"""The examples of examples/finetune/ train, resume with the same bits, and are read by their own libraries after an export."""
+"""examples/finetune/ trains, resumes with the same bits, and exports readable models."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""Python on the pages works: it is copied from `examples/`, or the page's own commands train with it."""
+"""Python on the pages is copied from `examples/`, or the page's commands train with it."""
 
 import re
 import shlex
@@ -41,7 +41,7 @@ WITH_FILES = [
 @pytest.mark.slow
 @pytest.mark.parametrize("page, command", WITH_FILES)
 def test_own_files_train(train: Train, page: Path, command: str, tmp_path: Path) -> None:
-    """One step, or one batch of each loop, with the files of the page, after the commands before it if it starts from their run."""
+    """The files of a page train one step, after the commands that they start from."""
     for name, text in own_files(page).items():
         (tmp_path / name).write_text(text)
     rows = "".join(f"{i},{i % 7},{i % 5}\n" for i in range(200))
@@ -64,7 +64,7 @@ def commands_before(page: Path, command: str) -> list[str]:
 
 
 def test_every_python_block_is_tested() -> None:
-    """A block of Python is an excerpt, or a file that a command of its page uses. Tutorials and the README have other tests."""
+    """A block of Python is an excerpt, or a file that a command of its page uses."""
     untested = []
     for page in (ROOT / "docs/how-to").glob("*.md"):
         tested = len(EXCERPT.findall(page.read_text())) + (len(own_files(page)) if used(page) else 0)

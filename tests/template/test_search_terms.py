@@ -1,4 +1,4 @@
-"""The table of terms: each leads to a page that has the term's answer, in messages, in --help, and in the search of the site."""
+"""Each search term leads to its page in messages, in --help and in the site's search."""
 
 import re
 import subprocess
@@ -106,6 +106,10 @@ PHRASES = {
     "segfault": "reference/exit-codes",
     "tpu": "tutorials/getting-started",
     "kubernetes": "concepts/comparison",
+    "fp8": "concepts/comparison",
+    "flight recorder": "concepts/comparison",
+    "tensor parallelism": "concepts/comparison",
+    "LSF": "concepts/comparison",
     "Ray": "how-to/any-program",
     "lion optimizer": "how-to/your-code",
     "IterableDataset": "how-to/large-data",

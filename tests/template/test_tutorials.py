@@ -1,4 +1,4 @@
-"""The tutorials as a reader types them: files are written, commands run in order, in one copy of the project."""
+"""The tutorials run as a reader types them, in one copy of the project."""
 
 import os
 import re

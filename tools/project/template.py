@@ -1,4 +1,4 @@
-"""Run a tool of the template, which is in the sdist of the engine: `python tools/template.py engine.py update SOURCE`."""
+"""Run a tool of the template, which is in the sdist of the engine: `python wheels/template.py engine.py update SOURCE`."""
 
 import hashlib
 import os
@@ -27,10 +27,14 @@ def main(name: str, *arguments: str) -> int:
                 return 2
             with tarfile.open(known[0]) as archive:
                 tools = [member for member in archive if "/template/" in member.name]
-                archive.extractall(scratch, tools, filter="data")
+                safely = (
+                    {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+                )  # setup.sh refuses older Pythons itself
+                archive.extractall(scratch, tools, **safely)
             folder = next(Path(scratch).glob("*/template"))
         environment = {**os.environ, "TEMPLATE_PROJECT": str(ROOT)}
-        return subprocess.call([sys.executable, str(folder / "tools" / name), *arguments], env=environment)
+        program = "bash" if name.endswith(".sh") else sys.executable
+        return subprocess.call([program, str(folder / "tools" / name), *arguments], env=environment)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """`jobs.py plot`: one metric of several runs in a file."""
 
 import csv
+import math
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,13 +37,29 @@ def test_the_values_are_labelled_by_what_differs(results: Path, capsys: pytest.C
     assert "val/acc of 2 of 2 runs" in capsys.readouterr().out
     with out.open(newline="") as file:
         assert [*csv.reader(file)] == [
-            ["run", "step", "val/acc"],
-            ["optimizer.lr=0.1", "7", "0.25"],
-            ["optimizer.lr=0.1", "14", "0.5"],
-            ["optimizer.lr=0.2", "14", "0.5"],
+            ["optimizer.lr", "run", "step", "val/acc"],
+            ["0.1", "20260101-000000-aaa0", "7", "0.25"],
+            ["0.1", "20260101-000000-aaa0", "14", "0.5"],
+            ["0.2", "20260101-000001-aaa1", "14", "0.5"],
         ]
     assert plot(results, "--metric", "val/acc", "--out", str(out)) == 2
     assert "exists already, or" in capsys.readouterr().err
+
+
+def test_an_average_over_seeds(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed, run in enumerate([*(results / "digits").iterdir()]):
+        (run / "overrides.txt").write_text(f"optimizer.lr=0.1\nseed={seed}\n")
+        (run / "metrics.csv").write_text(f"step,epoch,val/acc\n7,1,{seed / 4}\n")
+    out, mean = results.parent / "v.csv", f"0.125,{math.sqrt(1 / 32)},2"
+    assert plot(results, "--over", "seed", "--metric", "val/acc", "--out", str(out)) == 0
+    assert out.read_text().splitlines() == ["step,val/acc,spread,runs", f"7,{mean}"]
+    shown = {"--csv": "\n0.125,0.18,2\n", "--latex": r"$0.12 \pm 0.18$ & 2 \\", "--json": '"runs": 2'}
+    words = ("best", "--metric", "val/acc", "--mode", "max", "--results", str(results))
+    for form, text in shown.items():
+        assert main([*words, "--over", "seed", form]) == 0
+        assert text in capsys.readouterr().out
+    assert main([*words, "--over", "sed"]) == main([*words, "--csv"]) == 2
+    assert "Did you mean 'seed'?\nerror: --csv needs --over KEY" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["pdf", "svg", "png"])
@@ -76,17 +94,14 @@ def test_odd_curves(tmp_path: Path, kind: str) -> None:
     shown: list[tuple[str, int]] = []
     saved = matplotlib.figure.Figure.savefig
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            matplotlib.figure.Figure,
-            "savefig",
-            lambda self, *given, **options: (
-                shown.append(
-                    (self.axes[0].lines[0].get_marker(), len(self.legends) + bool(self.axes[0].get_legend()))
-                ),
-                saved(self, *given, **options),
-            ),
-        )
-        plotting.draw(ODD[kind], "val/acc_$x", tmp_path / "fig.svg")
+
+        def save(self: Any, *given: Any, **options: Any) -> None:
+            shown.append((self.axes[0].lines[0].get_marker(), bool(self.axes[0].get_legend())))
+            saved(self, *given, **options)
+
+        patch.setattr(matplotlib.figure.Figure, "savefig", save)
+        lines = {name: plotting.average_steps([line]) for name, line in ODD[kind].items()}
+        plotting.draw(lines, "val/acc_$x", tmp_path / "fig.svg")
     marker, legends = shown[0]
     assert (marker == ".") == (len(next(iter(ODD[kind].values()))) == 1)
     assert legends == (1 < len(ODD[kind]) <= plotting.MOST_NAMED)
@@ -99,7 +114,7 @@ def test_a_metric_that_only_some_runs_have(results: Path, capsys: pytest.Capture
     out = results.parent / "values.CSV"
     assert plot(results, "--metric", "mine", "--out", str(out)) == 0
     assert "mine of 1 of 2 runs" in capsys.readouterr().out
-    assert out.read_text().splitlines() == ["run,step,mine", "optimizer.lr=0.2,7,nan"]
+    assert out.read_text().splitlines() == ["optimizer.lr,run,step,mine", f"0.2,{run.name},7,nan"]
 
 
 REFUSED = {

@@ -12,12 +12,8 @@ from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.status.gather import Report
 
-BASE = {
-    "framework": "lightning",
-    "strategy": {"name": "auto"},
-    "launch": "auto",
-    "trainer": {"nodes": 1, "devices": "auto"},
-}
+TRAINER = {"nodes": 1, "devices": "auto"}
+BASE = {"framework": "lightning", "strategy": {"name": "auto"}, "launch": "auto", "trainer": TRAINER}
 
 
 def cells(*words: str, batch: int | None = None) -> dict[str, list[str]]:
@@ -26,30 +22,23 @@ def cells(*words: str, batch: int | None = None) -> dict[str, list[str]]:
 
 def test_all_combinations_each_once() -> None:
     found = cells("nodes=1,2", "trainer.devices=1,4,1", "strategy=horovod", "launch=srun,mpirun")
-    assert [*found] == [
-        "1x1-lightning-single",
-        "1x4-lightning-horovod-srun",
-        "1x4-lightning-horovod-mpirun",
-        "2x1-lightning-horovod-srun",
-        "2x1-lightning-horovod-mpirun",
-        "2x4-lightning-horovod-srun",
-        "2x4-lightning-horovod-mpirun",
+    several = [
+        f"{size}-lightning-horovod-{launch}"
+        for size in ("1x4", "2x1", "2x4")
+        for launch in ("srun", "mpirun")
     ]
+    assert [*found] == ["1x1-lightning-single", *several]
     assert found["1x4-lightning-horovod-srun"] == [
         "trainer.nodes=1", "trainer.devices=4", "framework=lightning", "strategy=horovod", "launch=srun",
         "name=1x4-lightning-horovod-srun",
     ]  # fmt: skip
-    assert split_words(["devices=1,2", "model=mlp", "cluster.comment=a=b"])[1] == [
-        "model=mlp",
-        "cluster.comment=a=b",
-    ]
+    others = ["model=mlp", "cluster.comment=a=b"]
+    assert split_words(["devices=1,2", *others])[1] == others
 
 
 def test_the_batch_grows_with_the_devices() -> None:
-    assert [words[-2] for words in cells("devices=1,4", batch=8).values()] == [
-        "data.batch_size=8",
-        "data.batch_size=32",
-    ]
+    sizes = [words[-2] for words in cells("devices=1,4", batch=8).values()]
+    assert sizes == ["data.batch_size=8", "data.batch_size=32"]
 
 
 @pytest.mark.parametrize("framework", SUPPORTED)
@@ -63,15 +52,8 @@ def test_a_strategy_brings_its_framework(framework: str) -> None:
 
 
 def row(devices: int, **known: Any) -> dict[str, Any]:
-    return {
-        "nodes": 1,
-        "devices": devices,
-        "total": devices,
-        "framework": "a",
-        "strategy": "ddp",
-        "launch": "auto",
-        **known,
-    }
+    about = {"framework": "a", "strategy": "ddp", "launch": "auto"}
+    return {"nodes": 1, "devices": devices, "total": devices, **about, **known}
 
 
 def test_speed_up_is_relative_to_the_fewest_devices_of_the_same_framework() -> None:
@@ -83,12 +65,8 @@ def test_speed_up_is_relative_to_the_fewest_devices_of_the_same_framework() -> N
         row(4, rate=50.0, **done) | {"framework": "b"},
     ]
     add_speedups(rows)
-    assert [(r.get("speedup"), r.get("efficiency")) for r in rows] == [
-        (3, 0.75),
-        (1, 1),
-        (None, None),
-        (1, 1),
-    ]
+    speedups = [(r.get("speedup"), r.get("efficiency")) for r in rows]
+    assert speedups == [(3, 0.75), (1, 1), (None, None), (1, 1)]
     known = [*csv.DictReader(io.StringIO(to_csv(rows)))]
     assert (known[0]["speedup"], known[0]["efficiency"], known[0]["waiting"]) == ("3", "0.75", "0.2")
     assert (known[2]["rate"], known[2]["state"], known[2]["devices"]) == ("", "running", "2")

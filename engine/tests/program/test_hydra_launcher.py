@@ -138,5 +138,5 @@ def test_a_submission_needs_only_the_base_install(start: Start, folder: Path) ->
 def test_templates_of_the_package_are_those_of_the_project() -> None:
     bare = ENGINE / "train_anywhere/program/bare"
     for top in ("slurm/templates", "configs/container"):
-        for file in (bare / top).glob("*.*"):
-            assert file.read_text() == (ROOT / top / file.name).read_text(), file
+        for file in (ROOT / top).glob("*.*"):
+            assert file.read_text() == (bare / top / file.name).read_text(), file

@@ -11,7 +11,7 @@ import pytest
 
 from engine.tests.slurm.scripts import Scripts
 from train_anywhere.errors import ConfigError
-from train_anywhere.files import ROOT
+from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.slurm.script import render as renderer
 from train_anywhere.slurm.script.job import make_job
 from train_anywhere.slurm.script.render import log_path, option, ranges, render
@@ -109,13 +109,14 @@ def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_example_of_the_page(scripts: Scripts, templates: Path) -> None:
     """docs/how-to/batch-script.md: a line for all jobs, and a wrapper of the ranks' command."""
     page = (ROOT / "docs/how-to/batch-script.md").read_text()
-    (line,) = re.findall(r"```jinja title=\"slurm/templates/environment.sh.j2\"\n(.*?\n)```", page, re.S)
-    (command,) = re.findall(r"```bash\n(sed -i .*)\n```", page)
-    with (templates / "environment.sh.j2").open("a") as file:
-        file.write(line)
+    ((include, line),) = re.findall(r"title=\"slurm/templates/slurm.sh.j2\"\n(.*\n)(.*\n)```", page)
+    (commands,) = re.findall(r"```bash\n(cp .*\nsed -i .*)\n```", page)
+    outline = (templates / "slurm.sh.j2").read_text()
+    (templates / "slurm.sh.j2").write_text(outline.replace(include, include + line))
     (templates.parent / "slurm").mkdir()
     (templates.parent / "slurm" / "templates").symlink_to(templates)
-    subprocess.run(command, shell=True, check=True, cwd=templates.parent)
+    (templates.parent / "engine").symlink_to(ENGINE)
+    subprocess.run(commands, shell=True, check=True, cwd=templates.parent)
     script = scripts.render()
     assert line in script and re.search(r"-- \\\n +nice srun ", script)
     assert f"`{'`, `'.join(renderer.INCLUDES)}`" in page
@@ -142,8 +143,11 @@ def test_an_outline_that_does_not_fit(
         scripts.render()
 
 
-def test_an_outline_that_is_missing(scripts: Scripts, templates: Path) -> None:
+def test_an_outline_that_is_missing_is_the_one_of_the_engine(scripts: Scripts, templates: Path) -> None:
+    expected = scripts.render()
     (templates / "slurm.sh.j2").unlink()
+    assert scripts.render() == expected
+    (templates / "slurm.sh.j2").mkdir()
     with pytest.raises(ConfigError, match="can't be read"):
         scripts.render()
 

@@ -1,5 +1,6 @@
 """`make project` writes a user's project that trains and gets updates."""
 
+import json
 import os
 import re
 import shlex
@@ -63,12 +64,12 @@ def test_a_project_has_what_was_chosen(tmp_path: Path, framework: str, other: st
     done = make(project, "NAME=Protein folds 2", f"FRAMEWORK={framework}", "CLUSTER=lumi")
     assert done.returncode == 0, done.stderr
     assert "git commit -qm Start && make train" in done.stdout
-    assert count_lines(project) <= 5000
+    assert count_lines(project) <= 3300
     assert len((project / "README.md").read_text().splitlines()) <= 40
     names = git(project, "ls-files").splitlines()
     assert [name for name in names if re.search(rf"(^|/){other}[./-]", name)] == []
     presets = {Path(name).stem for name in names if name.startswith("configs/cluster/")}
-    assert presets == {"local", "slurm", "neuron", "technion", "lumi"}
+    assert presets == {"local", "slurm", "lumi"}
     assert {"src/train.py", f"requirements/locks/{framework}-cpu.txt", ".train-anywhere", "LICENSE"} <= {
         *names
     }
@@ -183,6 +184,10 @@ def test_pages_have_a_web_address_or_none(tmp_path: Path, origin: str) -> None:
     assert template.find_pages(tmp_path) == ORIGINS[origin]
 
 
+OTHERS = {"lightning": r"keras|tensorflow|mirrored", "keras": r"lightning|torch|\bddp\b|fsdp", "all": r"a^"}
+"""Patterns that match words of the other framework."""
+
+
 @pytest.mark.parametrize("origin", ["https://github.com/me/repo.git", "/home/me/repo"])
 def test_a_project_names_no_path_of_the_machine(tmp_path: Path, origin: str) -> None:
     pages = ORIGINS[origin]
@@ -197,6 +202,13 @@ def test_a_project_names_no_path_of_the_machine(tmp_path: Path, origin: str) -> 
             name: content.decode(errors="replace") for name, content in template.render(ROOT, choices).items()
         }
         assert [name for name, text in made.items() if str(ROOT) in text or "/home/me" in text] == []
+        own = {
+            name: text
+            for name, text in made.items()
+            if not name.startswith((".vscode/", "requirements/locks/"))
+        }
+        assert [n for n, text in own.items() if re.search(OTHERS[framework], n + text, re.I)] == []
+        assert json.loads(made["notebooks/run.ipynb"])["cells"]
         links = [
             link for name in made if name.endswith(".md") for link in re.findall(r"\]\(([^)]+)\)", made[name])
         ]
@@ -257,7 +269,7 @@ def replace(path: Path, old: str, new: str) -> None:
 
 
 def update(project: Path, source: Path) -> subprocess.CompletedProcess[str]:
-    return call(project, "tools/template.py", "engine.py", "update", str(source))
+    return call(project, "wheels/template.py", "engine.py", "update", str(source))
 
 
 def test_an_update_merges_what_was_edited(tmp_path: Path, newer: Path) -> None:

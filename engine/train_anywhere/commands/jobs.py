@@ -2,7 +2,7 @@
 
     python src/jobs.py status   [RUN] [--watch | --json]    show its state; for a sweep, one line per member
     python src/jobs.py list     [--watch | --json] [--all]  show the newest 50 runs, or all; --name, --state, --since select
-    python src/jobs.py best     [RUN] [--json]              show the best member of a sweep, or of all runs of one name
+    python src/jobs.py best     [RUN] [--over seed]         show the best of a sweep or of one name; mean and spread over a key
     python src/jobs.py diff     RUN RUN                     show what differs: configuration, code, environment, results
     python src/jobs.py plot     RUN... --metric val/acc --out fig.pdf   draw a metric of runs; needs matplotlib
     python src/jobs.py logs     [RUN] [-f] [--rank N]       show its output; -f follows it until the job ends
@@ -30,6 +30,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from train_anywhere.commands.jobs_options import add_options
+from train_anywhere.commands.over import summarize
 from train_anywhere.commands.plot import plot
 from train_anywhere.commands.prune import prune
 from train_anywhere.commands.running import job_shell
@@ -104,7 +105,7 @@ def _serve(parsed: argparse.Namespace, words: Sequence[str]) -> int:
             raise ConfigError(f"name the host: python src/jobs.py {parsed.verb.__name__} --on NAME.")
         if parsed.on is not None:
             return _serve_there(parsed, words)
-        if parsed.verb in (list_, diff, prune_, plot_):
+        if parsed.verb in OF_ANY:
             return int(parsed.verb(parsed) or 0)
         every = parsed.run is None and parsed.verb is best
         results = _results(parsed)
@@ -133,25 +134,9 @@ def _parser() -> argparse.ArgumentParser:
         usage="%(prog)s [-h] VERB ...", description=as_typed(__doc__ or ""), formatter_class=FittedHelp
     )
     verbs = parser.add_subparsers(prog=parser.prog, required=True, metavar="VERB", help=argparse.SUPPRESS)
-    for verb in (
-        status,
-        list_,
-        best,
-        logs,
-        save,
-        debug,
-        shell,
-        profile,
-        cancel,
-        resubmit,
-        diff,
-        pull,
-        push,
-        prune_,
-        plot_,
-    ):
+    for verb in (*OF_RUNS, pull, push, *OF_ANY):
         sub = verbs.add_parser(verb.__name__.rstrip("_"), help=(verb.__doc__ or "").split("\n")[0])
-        if verb not in (list_, diff, prune_, plot_):
+        if verb not in OF_ANY:
             newest = "all runs" if verb is best else "the newest run"
             sub.add_argument(
                 "run",
@@ -245,6 +230,12 @@ def best(found: Runs, parsed: argparse.Namespace) -> int:
         shown = f" named {name}" + (
             " (--name PATTERN: others)" if len(found) < len(everything) and not parsed.name else ""
         )
+    form = next((form for form in ("latex", "csv", "json") if getattr(parsed, form)), "")
+    if parsed.over:
+        print(summarize(found, parsed.over, parsed.metric, parsed.mode, form))
+        return 0
+    if form in ("latex", "csv"):
+        raise SubmitError(f"--{form} needs --over KEY, such as --over seed.")
     winner = best_of(found, parsed.metric, parsed.mode)
     if parsed.json:
         print(dumps(to_plain(asdict(winner))), end="")
@@ -339,7 +330,7 @@ def diff(parsed: argparse.Namespace) -> None:
 def plot_(parsed: argparse.Namespace) -> None:
     """Draw one metric of runs into a file."""
     found = [run for name in parsed.runs or [None] for run in find_runs.find(name, _results(parsed))]
-    print(one_line(plot(found, parsed.metric, parsed.out)))
+    print(one_line(plot(found, parsed.metric, parsed.out, parsed.over)))
 
 
 def pull(parsed: argparse.Namespace) -> int:
@@ -387,3 +378,10 @@ def prune_(parsed: argparse.Namespace) -> int:
     if not pairs:
         raise SubmitError("no run is selected.")
     return prune(pairs, parsed.yes)
+
+
+OF_RUNS = (status, best, logs, save, debug, shell, profile, cancel, resubmit)
+"""Verbs of the runs that RUN names."""
+
+OF_ANY = (list_, diff, prune_, plot_)
+"""Verbs that find their runs themselves."""

@@ -63,6 +63,7 @@ OPTIONS: dict[str, list[Option]] = {
     "plot_": [
         option("runs", nargs="*", metavar="RUN", help=RUNS.format("the newest run")),
         option("--metric", required=True, help="a column of metrics.csv, such as val/acc"),
+        option("--over", metavar="KEY", help="draw mean and spread over a key, such as seed"),
         option(
             "--out",
             required=True,
@@ -71,6 +72,9 @@ OPTIONS: dict[str, list[Option]] = {
         ),
     ],
     "best": [
+        option("--over", metavar="KEY", help="mean and spread of the runs' best values over a key: seed"),
+        option("--csv", help="with --over: print comma-separated values"),
+        option("--latex", help="with --over: print a table for LaTeX"),
         option(
             "--name", metavar="PATTERN", help="compare runs of this name (default: that of the newest run)"
         ),

@@ -2,21 +2,24 @@
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from train_anywhere.commands.over import Average, average, differing_keys
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.root import shell_folder
 from train_anywhere.monitor.report.figures import LARGEST
 from train_anywhere.runs.facts import Series, curves
-from train_anywhere.runs.reopen.frozen import typed_overrides
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status.find_runs import RunEntry
 
 FORMATS = (".pdf", ".svg", ".png", ".eps", ".csv")
+Points = dict[float, Average]
+"""A curve: an average, perhaps of one run, at each step."""
+
 SIZE = (3.4, 2.4)
 """Inches: a column of a paper."""
 
@@ -24,8 +27,8 @@ MOST_NAMED, LONGEST_NAME = 12, 40
 """Most curves with a legend, and most characters of a name in it: others would cover the figure."""
 
 
-def plot(found: Sequence[RunEntry], metric: str, out: str) -> str:
-    """Write the curves of a metric, one for each run, and return the line to print.
+def plot(found: Sequence[RunEntry], metric: str, out: str, over: str | None = None) -> str:
+    """Write the curves of a metric, one for each run or averaged over a key, and return the line to print.
 
     Raises:
         SubmitError: no run has the metric, the format is unknown, matplotlib is missing, or the file exists.
@@ -40,31 +43,48 @@ def plot(found: Sequence[RunEntry], metric: str, out: str) -> str:
         )
     if path.exists() or not path.parent.is_dir():
         raise SubmitError(f"--out {out} exists already, or its folder does not exist; name another file.")
-    typed = {run.folder: {*(typed_overrides(run.folder) or ())} for run in found}
-    known = {folder: curves(folder.metrics_csv) for folder in typed}
-    common = set.intersection(*typed.values())
-    labels = {folder: " ".join(sorted(words - common)) for folder, words in typed.items()}
-    unique = len({*labels.values()} - {""}) == len(labels)  # the values that differ, else the ids
-    lines = {labels[f] if unique else f.id: known[f][metric] for f in labels if metric in known[f]}
-    if not lines:
-        names = sorted({name for columns in known.values() for name in columns})
+    found = [*{run.folder: run for run in found}.values()]
+    columns = {run.folder: curves(run.folder.metrics_csv) for run in found}
+    keys = dict(zip(columns, differing_keys(found, over), strict=True))
+    labels = {
+        folder: " ".join(f"{key}={value}" for key, value in keys[folder].items() if value)
+        for folder in columns
+        if metric in columns[folder]
+    }
+    if not labels:
+        names = sorted({name for known in columns.values() for name in known})
         raise SubmitError(f"no run has the metric {metric}{did_you_mean(metric, names)}")
-    (write_values if values else draw)(lines, metric, path)
-    return f"{display_path(path)}: {metric} of {len(lines)} of {len(labels)} runs"
+    if not over and len({*labels.values()} - {""}) < len(labels):
+        labels = {folder: folder.id for folder in labels}
+    lines, heads = dict[str, Points](), dict[str, list[str]]()
+    for folder, label in labels.items():
+        heads[label] = [*keys[folder].values(), *([] if over else [folder.id])]
+        lines[label] = average_steps([columns[f][metric] for f in labels if labels[f] == label])
+    if values:
+        titles = [*keys[folder], *(["step", metric, "spread", "runs"] if over else ["run", "step", metric])]
+        rows = [
+            [*heads[label], f"{step:g}", *(point if over else point[:1])]
+            for label, points in lines.items()
+            for step, point in points.items()
+        ]
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([titles, *rows])
+    else:
+        draw(lines, metric, path)
+    averaged = f", averaged over {over}" if over else ""
+    return f"{display_path(path)}: {metric} of {len(labels)} of {len(found)} runs{averaged}"
 
 
-def write_values(lines: dict[str, Series], metric: str, path: Path) -> None:
-    """Write a row for each value."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["run", "step", metric])
-        writer.writerows(
-            [name, f"{step:g}", value] for name, points in lines.items() for step, value in points
-        )
+def average_steps(curves: Sequence[Series]) -> Points:
+    """Return the average of several curves at each step that any of them has."""
+    steps: dict[float, list[float]] = {}
+    for step, value in (point for curve in curves for point in curve):
+        steps.setdefault(step, []).append(value)
+    return {step: average(steps[step]) for step in sorted(steps)}
 
 
-def draw(lines: dict[str, Series], metric: str, path: Path) -> None:
-    """Draw the curves, with text that editors can change."""
+def draw(lines: Mapping[str, Points], metric: str, path: Path) -> None:
+    """Draw the curves with a band of their spread, and text that editors can change."""
     import matplotlib  # optional
 
     matplotlib.use("agg")
@@ -80,8 +100,10 @@ def draw(lines: dict[str, Series], metric: str, path: Path) -> None:
         figure, axes = pyplot.subplots(figsize=SIZE, layout="constrained")
         for name, points in lines.items():
             dot = "." if len(points) == 1 else ""
-            xs, ys = [x for x, _ in points], [y if abs(y) < LARGEST else math.nan for _, y in points]
-            axes.plot(xs, ys, marker=dot, label=name[:LONGEST_NAME], linewidth=1)
+            ys = [point.mean if abs(point.mean) < LARGEST else math.nan for point in points.values()]
+            axes.plot([*points], ys, marker=dot, label=name[:LONGEST_NAME], linewidth=1)
+            edges = [[p.mean + sign * p.spread for p in points.values()] for sign in (-1, 1)]
+            axes.fill_between([*points], *edges, alpha=0.2, linewidth=0)
         axes.set(xlabel="step", ylabel=metric)
         if 1 < len(lines) <= MOST_NAMED:
             axes.legend(frameon=False)

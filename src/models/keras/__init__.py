@@ -1,4 +1,4 @@
-"""Models in Keras: functions that return a `keras.Model`. Images have channels last, [b, H, W, C]."""
+"""Functions that return a `keras.Model`. Images have channels last, [b, H, W, C]."""
 
 import math
 

@@ -7,7 +7,7 @@ from train_anywhere.config import Channels, Probability
 
 
 def cnn(shape: tuple[int, int, int], outputs: int, width: Channels, dropout: Probability) -> keras.Model:
-    """Return convolutions of `width` and 2 * `width` channels and a dense layer, from [b, H, W, C] to [b, outputs]; `shape` is H, W, C."""
+    """Return two convolutions and a dense layer, from [b, H, W, C] to [b, outputs]."""
     image = x = keras.Input(shape)
     for filters in (width, 2 * width):
         x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)

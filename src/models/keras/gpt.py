@@ -1,4 +1,4 @@
-"""A decoder-only language model of today's usual design: RoPE, RMSNorm, SwiGLU, grouped-query attention, tied embeddings.
+"""Decoder-only language model: RoPE, RMSNorm, SwiGLU, grouped-query attention.
 
 x = embedding(tokens)
 in each block:  x = x + attention(norm(x));  x = x + feed_forward(norm(x))
@@ -136,7 +136,7 @@ class Block(layers.Layer):
         self.down.build((None, None, self.hidden))
 
     def call(self, x: Any, visible: Any) -> Any:
-        """Map [b, t, width] to the same shape; `visible` is the mask from `CausalMask`."""
+        """Map [b, t, width] to the same shape, with `visible` from `CausalMask`."""
         if self.checkpoint_activations:  # the mask has no gradient, so it is not an argument of remat
             return keras.remat(lambda x: self.forward(x, visible))(x)
         return self.forward(x, visible)
@@ -182,7 +182,7 @@ def norm(name: str) -> keras.layers.RMSNormalization:
 
 
 def rotate(x: Any) -> Any:
-    """Apply RoPE to x [b, t, heads, head width]: rotate pairs of numbers by angles that grow with the position.
+    """Apply RoPE to x [b, t, heads, head width]: rotate pairs of numbers by position.
 
     Number i of a head pairs with number i + head width / 2. Attention then depends only on distances, so positions need not restart with
     each document.

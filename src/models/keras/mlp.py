@@ -7,7 +7,7 @@ from train_anywhere.config import HiddenLayers, Probability
 
 
 def mlp(shape: tuple[int, ...], outputs: int, hidden: HiddenLayers, dropout: Probability) -> keras.Model:
-    """Return layers of the widths `hidden`, each with ReLU and dropout; they map rows of any `shape` [b, ...] to [b, outputs]."""
+    """Return layers of the widths `hidden` that map rows of any shape to [b, outputs]."""
     row = keras.Input(shape)
     x = layers.Flatten()(row)
     for width in hidden:

@@ -13,12 +13,12 @@ Block = Callable[[keras.KerasTensor, int, int], keras.KerasTensor]
 
 
 def resnet18(shape: tuple[int, int, int], outputs: int, small_images: bool) -> keras.Model:
-    """Return ResNet-18, eight blocks of two 3x3 convolutions: images [b, H, W, C] to [b, outputs]; `shape` is H, W, C."""
+    """Return ResNet-18, eight basic blocks, from [b, H, W, C] to [b, outputs]."""
     return _resnet("resnet18", _basic_block, (2, 2, 2, 2), shape, outputs, small_images)
 
 
 def resnet50(shape: tuple[int, int, int], outputs: int, small_images: bool) -> keras.Model:
-    """Return ResNet-50, sixteen bottlenecks: images [b, H, W, C] to [b, outputs]; `shape` is H, W, C."""
+    """Return ResNet-50, sixteen bottlenecks, from [b, H, W, C] to [b, outputs]."""
     return _resnet("resnet50", _bottleneck_block, (3, 4, 6, 3), shape, outputs, small_images)
 
 
@@ -30,7 +30,7 @@ def _resnet(
     outputs: int,
     small_images: bool,
 ) -> keras.Model:
-    """Return four stages of blocks, each with twice the filters; the image is halved five times, three times with `small_images`."""
+    """Return four stages of blocks, each with twice the filters of the one before."""
     image = keras.Input(shape)
     x = _stem(image, small_images)
     for stage, count in enumerate(depths):
@@ -42,7 +42,7 @@ def _resnet(
 
 
 def _stem(image: keras.KerasTensor, small_images: bool) -> keras.KerasTensor:
-    """Apply the first convolution: 7x7 and pooling to a quarter of height and width; 3x3 at full size for small images."""
+    """Apply the first convolution: 7x7 and pooling, or 3x3 at full size for small images."""
     if small_images:
         return layers.ReLU()(conv_norm(image, 64, 3))
     x = layers.ReLU()(conv_norm(image, 64, 7, stride=2))
@@ -58,7 +58,7 @@ def _basic_block(x: keras.KerasTensor, filters: int, stride: int) -> keras.Keras
 
 
 def _bottleneck_block(x: keras.KerasTensor, filters: int, stride: int) -> keras.KerasTensor:
-    """Apply 1x1, 3x3 and 1x1 convolutions, the last four times wider, and the shortcut (resnet50)."""
+    """Apply 1x1, 3x3 and four times wider 1x1 convolutions, and the shortcut."""
     y = layers.ReLU()(conv_norm(x, filters, 1))
     y = layers.ReLU()(conv_norm(y, filters, 3, stride))
     y = conv_norm(y, 4 * filters, 1)
@@ -71,7 +71,7 @@ def _shortcut(x: keras.KerasTensor, filters: int, stride: int) -> keras.KerasTen
 
 
 def conv_norm(x: keras.KerasTensor, filters: int, size: int, stride: int = 1) -> keras.KerasTensor:
-    """Apply a convolution without bias and batch normalisation; the padding is the same on all four sides."""
+    """Apply a convolution without bias, padded on all four sides, and normalise."""
     he = keras.initializers.VarianceScaling(2.0, mode="fan_out", distribution="untruncated_normal")
     padding = "same" if stride == 1 else "valid"  # with a stride, "same" pads right and bottom only
     if stride > 1 and size > 1:

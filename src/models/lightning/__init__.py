@@ -1,4 +1,4 @@
-"""Models in torch: functions that return an `nn.Module`. Images have channels first, [b, C, H, W]."""
+"""Functions that return an `nn.Module`. Images have channels first, [b, C, H, W]."""
 
 from torch import nn
 

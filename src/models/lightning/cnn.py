@@ -6,7 +6,7 @@ from train_anywhere.config import Channels, Probability
 
 
 def cnn(shape: tuple[int, int, int], outputs: int, width: Channels, dropout: Probability) -> nn.Sequential:
-    """Return convolutions of `width` and 2 * `width` channels and a dense layer, from [b, C, H, W] to [b, outputs]; `shape` is H, W, C."""
+    """Return two convolutions and a dense layer, from [b, C, H, W] to [b, outputs]."""
     height, across, channels = shape
     return nn.Sequential(
         *_convolution(channels, width),
@@ -21,5 +21,5 @@ def cnn(shape: tuple[int, int, int], outputs: int, width: Channels, dropout: Pro
 
 
 def _convolution(inputs: int, outputs: int) -> list[nn.Module]:
-    """Return a convolution without bias, because the normalisation that follows has one, and ReLU."""
+    """Return a convolution without bias, batch normalisation and ReLU."""
     return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]

@@ -1,4 +1,4 @@
-"""A decoder-only language model of today's usual design: RoPE, RMSNorm, SwiGLU, grouped-query attention, tied embeddings.
+"""Decoder-only language model: RoPE, RMSNorm, SwiGLU, grouped-query attention.
 
 x = embedding(tokens)
 in each block:  x = x + attention(norm(x));  x = x + feed_forward(norm(x))
@@ -91,7 +91,7 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
     def _initialise(self, layers: int) -> None:
-        """Draw normal weights as in GPT-2; smaller for outputs that are added to x, or x would grow with the number of blocks."""
+        """Draw normal weights as in GPT-2, smaller for outputs that are added to x."""
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
                 added = name.endswith(("attention.output.weight", "feed_forward.down.weight"))
@@ -109,7 +109,7 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(width, hidden)
 
     def forward(self, x: Tensor, rotation: Rotation, visible: Tensor | None) -> Tensor:
-        """Map [b, t, width] to the same shape; `visible` is the mask from `causal_mask`."""
+        """Map [b, t, width] to the same shape, with `visible` from `causal_mask`."""
         x = x + self.attention(self.attention_norm(x), rotation, visible)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
@@ -165,13 +165,13 @@ def make_rotation(length: int, head_width: int, device: torch.device) -> Rotatio
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Apply RoPE to x [b, heads, t, head width]; number i of a head pairs with number i + head width / 2."""
+    """Apply RoPE to x [b, heads, t, head width]: i pairs with i + head width / 2."""
     cosine, sine = rotation
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).type_as(x)
 
 
 def causal_mask(documents: Tensor) -> Tensor:
-    """Return the attention mask, bool [b, 1, t, t]: a token sees itself and the earlier tokens of its document."""
+    """Return the mask, bool [b, 1, t, t]: a token sees its document up to itself."""
     same = documents[:, :, None] == documents[:, None, :]
     return same.tril()[:, None]

@@ -8,7 +8,7 @@ from train_anywhere.config import HiddenLayers, Probability
 
 
 def mlp(shape: tuple[int, ...], outputs: int, hidden: HiddenLayers, dropout: Probability) -> nn.Sequential:
-    """Return layers of the widths `hidden`, each with ReLU and dropout; they map rows of any `shape` [b, ...] to [b, outputs]."""
+    """Return layers of the widths `hidden` that map rows of any shape to [b, outputs]."""
     layers: list[nn.Module] = [nn.Flatten()]
     width = math.prod(shape)
     for out in hidden:

@@ -14,12 +14,12 @@ Block = Callable[[int, int, int], nn.Module]
 
 
 def resnet18(shape: tuple[int, int, int], outputs: int, small_images: bool) -> nn.Sequential:
-    """Return ResNet-18, eight blocks of two 3x3 convolutions: images [b, C, H, W] to [b, outputs]; `shape` is H, W, C."""
+    """Return ResNet-18, eight basic blocks, from [b, C, H, W] to [b, outputs]."""
     return _resnet(_basic_block, (2, 2, 2, 2), 1, shape[2], outputs, small_images)
 
 
 def resnet50(shape: tuple[int, int, int], outputs: int, small_images: bool) -> nn.Sequential:
-    """Return ResNet-50, sixteen bottlenecks: images [b, C, H, W] to [b, outputs]; `shape` is H, W, C."""
+    """Return ResNet-50, sixteen bottlenecks, from [b, C, H, W] to [b, outputs]."""
     return _resnet(_bottleneck_block, (3, 4, 6, 3), 4, shape[2], outputs, small_images)
 
 
@@ -41,7 +41,7 @@ def _resnet(
 
 
 class Residual(nn.Module):
-    """A residual block, relu(body(x) + shortcut(x)); the shortcut is a 1x1 convolution if the shape changes."""
+    """A residual block, relu(body(x) + shortcut(x)), with a 1x1 shortcut between shapes."""
 
     def __init__(self, body: nn.Module, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def _bottleneck_block(inputs: int, width: int, stride: int) -> nn.Module:
 
 
 def _stem(channels: int, small_images: bool) -> nn.Module:
-    """Return the first convolution: 7x7 and pooling to a quarter of height and width; 3x3 at full size for small images."""
+    """Return the first convolution: 7x7 and pooling, or 3x3 at full size for small images."""
     if small_images:
         return nn.Sequential(conv_norm(channels, WIDTHS[0], 3), nn.ReLU())
     return nn.Sequential(
@@ -80,6 +80,6 @@ def _stem(channels: int, small_images: bool) -> nn.Module:
 
 
 def conv_norm(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Sequential:
-    """Return a convolution without bias and batch normalisation; the padding is the same on all four sides."""
+    """Return a convolution without bias, padded on all four sides, and batch normalisation."""
     convolution = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs))

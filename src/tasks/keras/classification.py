@@ -6,7 +6,7 @@ import keras
 
 
 def classification(network: keras.Model, optimizer: Any = "adamw") -> keras.Model:
-    """Return the network, compiled for batches of (images float32 [b, ...], class numbers int [b]).
+    """Return the network, compiled for images float32 [b, ...] and class numbers int [b].
 
     Args:
         network: maps images to logits [b, classes].

@@ -1,4 +1,4 @@
-"""Language modelling: predict each token from those before it in its document. This file needs only Keras."""
+"""Language modelling: predict each token from those before it. Needs only Keras."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class Perplexity(keras.metrics.Mean):
 
 
 class LanguageModel(keras.Model):
-    """A network for batches of {"tokens": int32 [b, t + 1], "documents": int32 [b, t + 1], "bytes": float32 [b]}.
+    """A network for {"tokens", "documents": int32 [b, t + 1], "bytes": float32 [b]}.
 
     Documents are numbered within a row, and -1 is padding. A token is a target if the one before it is of the same document.
 

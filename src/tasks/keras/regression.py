@@ -1,4 +1,4 @@
-"""Regression: squared error as the loss; mean absolute error and R2 as metrics. This file needs only Keras."""
+"""Regression: squared error as loss, MAE and R2 as metrics. Needs only Keras."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ class Regression(keras.Model):
         sample_weight: Any = None,
         training: bool = True,
     ) -> Any:
-        """Return the mean squared error; the targets are part of the batch `x`."""
+        """Return the mean squared error. The targets are part of the batch `x`."""
         return super().compute_loss(x, x["targets"], y_pred, sample_weight, training)
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ IGNORED = -100
 
 
 class LanguageModel(pl.LightningModule):
-    """A network that is trained on rows of tokens, where each predicted token has the same weight.
+    """A network for rows of tokens, in which each predicted token has the same weight.
 
     Batches are {"tokens": [b, t + 1], "documents": [b, t + 1], "bytes": float32 [b]}, as data=text has them: documents are
     numbered within a row, and -1 is padding; bytes are those of a row's targets in UTF-8.
@@ -48,7 +48,7 @@ class LanguageModel(pl.LightningModule):
         return self.network(batch["tokens"], batch.get("documents"))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Return the loss: the sum over targets divided by the positions, whose number is the same on each rank."""
+        """Return the sum over targets divided by the positions, whose number is fixed."""
         nats, tokens, size = self._measure(batch)
         loss, bits = nats.detach() / tokens, nats.detach() / size.clamp(min=1) / math.log(2)
         self._log("train", loss, bits, len(batch["tokens"]))
@@ -82,7 +82,7 @@ class LanguageModel(pl.LightningModule):
     def generate(
         self, prompt: Sequence[int], count: int, temperature: float = 1.0, seed: int = 0
     ) -> list[int]:
-        """Return the prompt, of at least one token, and `count` sampled tokens, the most probable ones at temperature 0."""
+        """Return the prompt and `count` sampled tokens, the most probable at temperature 0."""
         tokens, random = list(prompt), torch.Generator().manual_seed(seed)
         for _ in range(count):
             seen = torch.tensor([tokens[-self.network.length :]], device=self.device)

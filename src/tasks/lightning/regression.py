@@ -1,4 +1,4 @@
-"""Regression: squared error as the loss; mean absolute error and R2 as metrics."""
+"""Regression: squared error as loss, mean absolute error and R2 as metrics."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

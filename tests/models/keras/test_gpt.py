@@ -45,7 +45,7 @@ def test_parameters_are_those_of_the_formula(kv_heads: int) -> None:
 
 
 def test_computing_again_changes_no_gradient() -> None:
-    """Recomputing gives the same gradients; the forward pass of a block is traced twice."""
+    """Recomputing gives the same gradients and traces a block twice."""
     import tensorflow as tf
 
     from src.models.keras.gpt import Block

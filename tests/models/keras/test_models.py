@@ -1,4 +1,4 @@
-"""Shapes of the Keras models, and settings that they share with the torch models."""
+"""Shapes and settings of the Keras models."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_variables_have_unique_paths(make_config, overrides: str) -> None:
 
 @pytest.mark.parametrize("name", ["cnn", "resnet18"])
 def test_a_batch_is_a_tenth_of_the_moving_statistics(make_config, name: str) -> None:
-    """The momentum is that of torch, which calls 0.1 what Keras calls 0.9."""
+    """The momentum is 0.9, which other frameworks call 0.1."""
     from train_anywhere.training.keras.dropin.gradients import find_batch_norms
 
     model = build_network(make_config("framework=keras", f"model={name}"), {"shape": (8, 8, 1), "outputs": 2})
@@ -57,7 +57,7 @@ def test_a_batch_is_a_tenth_of_the_moving_statistics(make_config, name: str) -> 
 
 
 def test_strided_convolutions_pad_all_sides_alike() -> None:
-    """Padding is symmetric as in torch: a mirrored image and kernel give the mirrored output."""
+    """Padding is symmetric: a flipped image and kernel give the flipped output."""
     import keras
 
     from src.models.keras.resnet import conv_norm

@@ -1,4 +1,4 @@
-"""`gpt` in torch: the attention mask, activation checkpointing, initial weights, published sizes."""
+"""`gpt` in torch: mask, activation checkpointing, initial weights, published sizes."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ def test_no_token_sees_a_later_one() -> None:
 
 
 def test_a_document_is_as_if_it_were_alone() -> None:
-    """A document has the same logits wherever it is in a row, because RoPE depends only on distances."""
+    """A document has the same logits anywhere in a row: RoPE depends on distances."""
     model, row = small(), tokens(1)
     documents = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2, 2, -1]])
     packed = model(row, documents)
@@ -48,7 +48,7 @@ def test_one_document_needs_no_mask(kv_heads: int) -> None:
 
 
 def test_positions_matter() -> None:
-    """If two earlier tokens are swapped, the last logits change; without RoPE they would not."""
+    """If two earlier tokens are swapped, the last logits change, because of RoPE."""
     model, row = small(), tokens(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -74,7 +74,7 @@ def test_computing_again_changes_no_gradient_and_keeps_less() -> None:
 
 
 def test_first_weights() -> None:
-    """Initial weights of residual projections are divided by the root of twice the layers; the first loss is that of a uniform guess."""
+    """Residual projections start small, and the first loss is that of a uniform guess."""
     torch.manual_seed(0)
     model = GPT(256, 16, 8, 4, 4, 128, None, False)
     block = model.blocks[3]
@@ -92,7 +92,7 @@ SIZES = {"gpt": 256, "gpt_10m": 256, "gpt_125m": 50_257, "gpt_1b": 128_256, "gpt
 
 @pytest.mark.parametrize("choice", SIZES)
 def test_parameters_without_allocating_them(choice: str, make_config: MakeConfig) -> None:
-    """Llama 3.2 1B has 1,235,814,400 parameters; Llama 2 7B has 6,738,415,616, with an untied last layer."""
+    """Llama 3.2 1B has 1,235,814,400 parameters, Llama 2 7B 6,738,415,616 (untied)."""
     config = make_config("task=language_model", f"model={choice}")
     with torch.device("meta"):
         model = build_network(config, {"vocabulary": SIZES[choice], "length": 64})

@@ -1,4 +1,4 @@
-"""Models in torch. ../test_parameter_counts.py compares their sizes with those of the other framework."""
+"""Shapes, sizes and gradients of the models in torch."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ def test_images_become_logits(choice: str, channels: int, make_config: MakeConfi
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_parameter_learns(choice: str, make_config: MakeConfig) -> None:
-    """Every parameter gets a gradient; a layer that is built but not used would have none."""
+    """Every parameter gets a gradient, so no layer is built without being used."""
     model = build_network(make_config(f"model={choice}"), {"shape": (32, 32, 1), "outputs": 10})
     torch.nn.functional.cross_entropy(model(torch.randn(4, 1, 32, 32)), torch.arange(4)).backward()
     assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
@@ -42,7 +42,7 @@ def test_parameters_of_the_small_models(make_config: MakeConfig) -> None:
 
 @pytest.mark.parametrize(("choice", "published"), [("resnet18", 11_689_512), ("resnet50", 25_557_032)])
 def test_resnets_have_the_published_size(choice: str, published: int, make_config: MakeConfig) -> None:
-    """The models of torchvision have the same number of parameters, with 3 channels and 1000 classes."""
+    """Torchvision's models have the same sizes, with 3 channels and 1000 classes."""
     assert (
         count_parameters(
             build_network(make_config(f"model={choice}"), {"shape": (224, 224, 3), "outputs": 1000})
@@ -52,7 +52,7 @@ def test_resnets_have_the_published_size(choice: str, published: int, make_confi
 
 
 def test_small_images_keep_their_size_at_first(make_config: MakeConfig) -> None:
-    """For 32x32 pixels the last stage has 4x4 pixels with the small stem; with the usual one it would have 1x1."""
+    """For 32x32 pixels the last stage has 4x4 pixels with the small stem, else 1x1."""
     for small, side in (("true", 4), ("false", 1)):
         model = build_network(
             make_config("model=resnet18", f"model.small_images={small}"),

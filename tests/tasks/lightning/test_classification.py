@@ -9,7 +9,7 @@ from src.tasks.lightning.classification import Classification
 
 
 def make_task(network: nn.Module) -> Any:
-    """Return the task without a Trainer; `logged` has its metrics."""
+    """Return the task without a Trainer, with its metrics in `logged`."""
     task: Any = Classification(network, lambda network: None)
     task.logged = {}
     task.log_dict = lambda metrics, **named: task.logged.update(metrics)

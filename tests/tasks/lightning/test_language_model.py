@@ -21,7 +21,7 @@ def network() -> GPT:
 
 
 def make_task(network: nn.Module) -> Any:
-    """Return the task without a Trainer; `logged` has its metrics."""
+    """Return the task without a Trainer, with its metrics in `logged`."""
     task: Any = LanguageModel(network, lambda network: None)
     task.logged = {}
     task.log_dict = lambda metrics, **named: task.logged.update(metrics)

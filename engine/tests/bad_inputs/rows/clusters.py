@@ -35,7 +35,7 @@ SITES = {
     f"{FIR} cluster.time_min=0": "cluster.time_min=0 must be above 0",
     f"{FIR} cluster.nodelist=[a]": "cluster.nodelist=.* is not a string",
     f"{FIR} cluster.gres=gpu:4": "cluster.gres=gpu:4 requests GPUs",
-    "cluster=pbs cluster.nodelist=a": "cluster.nodelist=a would be ignored, because slurm/templates/pbs.sh.j2 does not use it; leave it out, use cluster.extra",
+    "cluster=pbs cluster.nodelist=a": "cluster.nodelist=a would be ignored, because the outline pbs.sh.j2 does not use it; leave it out, use cluster.extra",
     "cluster=pbs cluster.qos=a": "cluster.qos=a would be ignored",
     "cluster=pbs cluster.gpu_type=a": "cluster.gpu_type=a would be ignored",
     f"{FIR} cluster.mem=2000G": "2000G of memory per node, but a node of fir .*gives 1120G; use cluster.mem=1120G",

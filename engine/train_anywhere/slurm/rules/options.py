@@ -23,8 +23,8 @@ def outline(request: Request) -> Iterator[str]:
         yield from error.problems
         return
     for included in re.findall(r'include "([^"]+)"', text):
-        with suppress(OSError):  # a part of the engine
-            text += (render.TEMPLATES / included).read_text(errors="replace")
+        with suppress(OSError):  # rendering reports it
+            text += render.find_template(included).read_text(errors="replace")
     if request.job.gpus and c.gpu_type and c.gpu_request == "none":
         yield (
             f"cluster.gpu_type={c.gpu_type} would be ignored, because with cluster.gpu_request=none no option requests GPUs; "
@@ -38,8 +38,8 @@ def outline(request: Request) -> Iterator[str]:
         ignored.append("gpu_request")
     for key in ignored:
         yield (
-            f"cluster.{key}={getattr(c, key)} would be ignored, because slurm/templates/{name} does not use it; leave it out, {use_extra}"
-            "or add it to that file (docs/how-to/batch-script.md)."
+            f"cluster.{key}={getattr(c, key)} would be ignored, because the outline {name} does not use it; leave it out, {use_extra}"
+            "or add it to that file in slurm/templates/ (docs/how-to/batch-script.md)."
         )
 
 

@@ -1,6 +1,6 @@
 """Render the batch script of a job. The same job always gives the same script.
 
-The templates in `slurm/templates` are shell scripts with placeholders. Every value from the user passes a filter:
+The templates are shell scripts with placeholders; those of the project's `slurm/templates` win. Every value from the user passes a filter:
 `sh` for the shell, `option` for a line that the scheduler reads.
 """
 
@@ -10,11 +10,13 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from train_anywhere.config.paths import is_on_node, make_absolute
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
+from train_anywhere.files.root import BARE
 from train_anywhere.slurm.script import units
 from train_anywhere.slurm.script.job import Job
 from train_anywhere.slurm.script.options import OPTIONS
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 TEMPLATES = ROOT / "slurm" / "templates"
 """The project's templates, with the outline of the script, which users may edit."""
+
+OURS = BARE / "slurm" / "templates"
+"""Templates for what the project's folder lacks."""
 
 OUTLINE = 3
 """Version of the outline, its includes and variables, that this engine needs: docs/how-to/batch-script.md."""
@@ -57,7 +62,7 @@ def render(job: Job) -> str:
 def check_outline(name: str) -> str:
     """Return the text of the project's outline. Raises ConfigError if it does not fit."""
     try:
-        text = (TEMPLATES / name).read_text()
+        text = find_template(name).read_text()
     except OSError as error:
         raise ConfigError(
             f"{TEMPLATES / name} can't be read ({error.strerror}): git checkout slurm/templates"
@@ -77,13 +82,18 @@ def check_outline(name: str) -> str:
     return text
 
 
+def find_template(name: str) -> Path:
+    """Return the path of the project's template, or of the engine's if the project does not have one."""
+    return TEMPLATES / name if os.path.lexists(TEMPLATES / name) else OURS / name
+
+
 def make_environment() -> "Environment":
     """Return the environment of the templates, with the filters for values of users."""
     from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
 
     cache = bytecode_folder()
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=FileSystemLoader([TEMPLATES, OURS]),
         bytecode_cache=FileSystemBytecodeCache(cache) if cache else None,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -40,8 +40,14 @@ class Best:
     command: str
 
 
-def find_best(found: Sequence[RunEntry], metric: str | None = None, mode: str | None = None) -> Best:
-    """Find the best value of a metric that any of the runs has reached, in any epoch.
+Curves = dict[Path, list[tuple[int, float]]]
+"""Steps and values of a metric, by run folder."""
+
+
+def measure(
+    found: Sequence[RunEntry], metric: str | None = None, mode: str | None = None
+) -> tuple[str, str, Curves]:
+    """Return a metric, its mode, and the values of each run that has measured it.
 
     The default metric is `checkpoint.monitor` of the first run that has one. The default mode is `checkpoint.mode` of a run that
     monitors the metric.
@@ -67,12 +73,17 @@ def find_best(found: Sequence[RunEntry], metric: str | None = None, mode: str | 
     measured = {path: curve for path in watched if (curve := metric_values(RunDir(path), name))}
     if not measured:
         raise SubmitError(f"none of these {len(found)} runs has measured {name} yet.")
+    if all(value != value for curve in measured.values() for _, value in curve):
+        raise SubmitError(f"{name} is nan in all of these runs.")
+    return name, way, measured
+
+
+def find_best(found: Sequence[RunEntry], metric: str | None = None, mode: str | None = None) -> Best:
+    """Find the best value of a metric that any of the runs has reached, in any epoch; raise as `measure` does."""
+    name, way, measured = measure(found, metric, mode)
     choose: Callable[..., tuple[Path, int, float]] = min if way == "min" else max
     known = ((path, step, value) for path, curve in measured.items() for step, value in curve)
-    points = [point for point in known if point[2] == point[2]]
-    if not points:
-        raise SubmitError(f"{name} is nan in all of these runs.")
-    path, step, value = choose(points, key=lambda point: point[2])
+    path, step, value = choose((point for point in known if point[2] == point[2]), key=lambda point: point[2])
     left_out = len(found) - len(measured)
     return Best(path.name, path, name, way, value, step, len(measured), left_out, rerun_command(RunDir(path)))
 

@@ -1,0 +1,95 @@
+"""Average runs that differ in one key, such as a seed: `jobs.py best --over seed`, `jobs.py plot --over seed`."""
+
+import csv
+import io
+import math
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from train_anywhere.config.strict import did_you_mean
+from train_anywhere.errors import SubmitError
+from train_anywhere.files.atomic import dumps
+from train_anywhere.files.terminal.table import Column, format_table
+from train_anywhere.runs.facts import read_overrides
+from train_anywhere.slurm.status.best import measure
+from train_anywhere.slurm.status.find_runs import RunEntry
+
+Keys = dict[str, str]
+
+
+class Average(NamedTuple):
+    """Mean, sample standard deviation (nan of one value) and number of values."""
+
+    mean: float
+    spread: float
+    runs: int
+
+
+def average(values: Iterable[float]) -> Average:
+    """Return the average of the values that are not nan. Of none it is nan."""
+    known = [value for value in values if value == value]
+    spread = statistics.stdev(known) if len(known) > 1 else math.nan
+    return Average(statistics.fmean(known) if known else math.nan, spread, len(known))
+
+
+def differing_keys(found: Sequence[RunEntry], over: str | None = None) -> list[Keys]:
+    """Return for each run the typed values of the keys that differ between the runs, without `over`.
+
+    Raises SubmitError: none of the runs sets `over`.
+    """
+    typed = [read_overrides(run.folder) for run in found]
+    keys = [*dict.fromkeys(key for one in typed for key in one)]
+    if over and over not in keys:
+        raise SubmitError(f"--over {over}: none of these runs sets this key{did_you_mean(over, keys)}")
+    shown = [key for key in keys if key != over and len({one.get(key) for one in typed}) > 1]
+    return [{key: one.get(key, "") for key in shown} for one in typed]
+
+
+def summarize(
+    found: Sequence[RunEntry], over: str, metric: str | None, mode: str | None, form: str = ""
+) -> str:
+    """Return a table of the runs' best values, averaged over a key, in the form "", "csv", "json" or "latex"."""
+    name, way, curves = measure(found, metric, mode)
+    keys, groups = differing_keys(found, over), dict[tuple[str, ...], list[float]]()
+    for run, values in zip(found, keys, strict=True):
+        known = [value for _, value in curves.get(run.folder.path, []) if value == value]
+        groups.setdefault((*values.values(),), []).append(
+            {"min": min, "max": max}[way](known, default=math.nan)
+        )
+    rows = [(*values, *average(known)) for values, known in groups.items()]
+    rows.sort(key=lambda row: (math.isnan(row[-3]), -row[-3] if way == "max" else row[-3]))
+    titles = [*keys[0], name, "spread", "runs"]
+    if form == "latex":
+        return latex([*keys[0], name, "runs"], rows)
+    if form == "json":
+        return dumps([dict(zip(titles, row, strict=True)) for row in rows])
+    cells = [[*row[:-3], f"{row[-3]:.6g}", f"{row[-2]:.2g}", str(row[-1])] for row in rows]
+    if form == "csv":
+        csv.writer(text := io.StringIO(), lineterminator="\n").writerows([titles, *cells])
+        return text.getvalue().rstrip("\n")
+    columns = [Column[list[str]](title, lambda row, at=at: row[at]) for at, title in enumerate(titles)]
+    return format_table(columns, cells)
+
+
+def latex(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table for LaTeX with booktabs, as many decimals as two digits of the spread."""
+    lines = []
+    for *keys, mean, spread, runs in rows:
+        digits = 4 if not spread or math.isnan(spread) else max(0, 1 - math.floor(math.log10(spread)))
+        error = "" if math.isnan(spread) else rf" \pm {spread:.{digits}f}"
+        lines.append(
+            rf"{' & '.join(map(escape, keys))}{' & ' * bool(keys)}${mean:.{digits}f}{error}$ & {runs} \\"
+        )
+    head = [
+        rf"\begin{{tabular}}{{{'l' * len(titles)}}}",
+        r"\toprule",
+        rf"{' & '.join(map(escape, titles))} \\",
+    ]
+    return "\n".join([*head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}"])
+
+
+def escape(text: object) -> str:
+    """Return text with LaTeX's special characters escaped."""
+    return re.sub(r"[&%$#_{}]", r"\\\g<0>", str(text).replace("\\", r"\textbackslash "))
