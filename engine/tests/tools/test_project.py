@@ -70,9 +70,8 @@ def test_a_project_has_what_was_chosen(tmp_path: Path, framework: str, other: st
     assert [name for name in names if re.search(rf"(^|/){other}[./-]", name)] == []
     presets = {Path(name).stem for name in names if name.startswith("configs/cluster/")}
     assert presets == {"local", "slurm", "lumi"}
-    assert {"src/train.py", f"requirements/locks/{framework}-cpu.txt", ".train-anywhere", "LICENSE"} <= {
-        *names
-    }
+    lock = f"requirements/locks/{framework}-cpu.txt"
+    assert {"src/train.py", lock, ".train-anywhere", "LICENSE"} <= {*names}
     assert not [name for name in names if name.startswith(("engine/", "docs/", ".github/"))]
     assert 'name = "protein-folds-2"' in (project / "pyproject.toml").read_text()
     assert (project / "README.md").read_text().startswith("# Protein folds 2\n")
@@ -84,9 +83,8 @@ def test_a_project_has_what_was_chosen(tmp_path: Path, framework: str, other: st
         assert set(re.findall(r"`make ([a-z-]+)", text)) <= targets
         for link in re.findall(r"\]\(([^)]+)\)", text):
             assert "://" in link or (project / link).exists(), link
-    assert run_command(project, sys.executable, "-m", "ruff", "check", "--no-cache", ".").stdout.startswith(
-        "All"
-    )
+    checked = run_command(project, sys.executable, "-m", "ruff", "check", "--no-cache", ".")
+    assert checked.stdout.startswith("All")
     install(project)
     short = ("trainer.fast_dev_run=true", f"paths.results={tmp_path / 'results'}")
     on = ("dry_run=true", "cluster.check=warn")
@@ -148,11 +146,8 @@ def test_commands_are_equal_and_work_from_any_folder(tmp_path: Path) -> None:
     texts = {name: (ROOT / f"src/{name}.py").read_text() for name in COMMANDS if name != "train"}
     assert len({text.replace(name, "NAME") for name, text in texts.items()}) == 1
     assert all(len(text.splitlines()) <= 6 for text in texts.values())
-    assert (
-        (ROOT / "src/train.py")
-        .read_text()
-        .endswith(texts["run"].replace("run", "train").partition("\n\n")[2])
-    )
+    end = texts["run"].replace("run", "train").partition("\n\n")[2]
+    assert (ROOT / "src/train.py").read_text().endswith(end)
     (tmp_path / "link").symlink_to(ROOT)
     for name in COMMANDS:
         for folder in (ROOT / "src", tmp_path / "link" / "src"):
@@ -192,15 +187,9 @@ OTHERS = {"lightning": r"keras|tensorflow|mirrored", "keras": r"lightning|torch|
 def test_a_project_names_no_path_of_the_machine(tmp_path: Path, origin: str) -> None:
     pages = ORIGINS[origin]
     for framework in ("lightning", "keras", "all"):
-        choices = {
-            "title": "Mine",
-            "framework": framework,
-            "cluster": "",
-            "pages": pages or str(ROOT / "docs"),
-        }
-        made = {
-            name: content.decode(errors="replace") for name, content in template.render(ROOT, choices).items()
-        }
+        choices = {"title": "Mine", "framework": framework, "cluster": "", "pages": pages or f"{ROOT}/docs"}
+        rendered = template.render(ROOT, choices).items()
+        made = {name: content.decode(errors="replace") for name, content in rendered}
         assert [name for name, text in made.items() if str(ROOT) in text or "/home/me" in text] == []
         own = {
             name: text
