@@ -46,14 +46,7 @@ from train_anywhere.runs.recorder import read_reports
 from train_anywhere.slurm.presets import resolve_current
 from train_anywhere.slurm.script.job import devices_per_node
 from train_anywhere.slurm.script.units import format_problems as cluster_problems
-from train_anywhere.slurm.site_facts import (
-    KEEP,
-    SlurmFacts,
-    compare,
-    edit_text,
-    fact_names,
-    make_patch,
-)
+from train_anywhere.slurm.site_facts import KEEP, SlurmFacts, compare, edit_text, fact_names, make_patch
 from train_anywhere.slurm.submission.prepare import refusals
 from train_anywhere.training.preflight import CHECKS
 

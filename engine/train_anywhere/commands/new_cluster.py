@@ -45,12 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--partition", help="its default partition (default: the one with the most GPUs)")
     parser.add_argument("--on", metavar="HOST", help="write the host that ssh calls HOST, and its preset")
     parser.add_argument("--write", action="store_true", help="write the file instead of printing it")
-    parser.add_argument(
-        "--local",
-        nargs="+",
-        metavar="KEY=VALUE",
-        help="write configs/local/NAME.yaml",
-    )
+    parser.add_argument("--local", nargs="+", metavar="KEY=VALUE", help="write configs/local/NAME.yaml")
     parsed = parser.parse_args(arguments)
     try:
         if not re.fullmatch(r"[a-z][a-z0-9_-]*", parsed.name):

@@ -122,13 +122,7 @@ def _sweep(words: Sequence[str], search: Sequence[str], program: Mapping[str, An
         given = parser.parse_overrides([word for word in search if word != SEARCH])
         options = SEARCH_OPTIONS | {o.key_or_group.removeprefix("hydra.sweeper."): o.value() for o in given}
         added = parser.parse_overrides([f"{key}={value}" for key, value in options.pop("params").items()])
-        run_search(
-            [*added, *overrides],
-            options,
-            lambda member: _compose(member, program),
-            CHECKS,
-            submits,
-        )
+        run_search([*added, *overrides], options, lambda member: _compose(member, program), CHECKS, submits)
         return 0
     members = list_members(overrides)
     trees = [_compose(member, program) for member in members]

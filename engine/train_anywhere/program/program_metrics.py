@@ -38,6 +38,7 @@ class ProgramMetrics:
 
     Attributes:
         step: the newest step; None before the first row.
+        prints_loss: whether the program has printed `loss`, perhaps next to a value.
         values: the newest value of each metric.
     """
 
@@ -49,6 +50,7 @@ class ProgramMetrics:
         self.values: dict[str, float] = {}
         self.epoch = 0
         self._pattern = re.compile(config.program.metrics) if config.program.metrics else None
+        self.prints_loss = False
         self._printed: deque[str] = deque()
         self._rest: dict[str, bytes] = {}
         self._file, self._at = run.path / "metrics.jsonl", 0
@@ -65,6 +67,7 @@ class ProgramMetrics:
 
     def feed(self, stream: str, data: bytes) -> None:
         """Take printed bytes. Another thread calls it for each stream."""
+        self.prints_loss |= b"loss" in data
         if self._pattern:
             *lines, self._rest[stream] = re.split(rb"[\r\n]", self._rest.get(stream, b"") + data)
             self._printed.extend(ESCAPES.sub("", line.decode(errors="replace")) for line in lines)

@@ -67,14 +67,8 @@ def test_the_best_metric_is_drawn_over_each_key(tmp_path: Path) -> None:
     (base.parent / f"{SWEEP}").mkdir()
     members = [run for number in range(4) for run in find(f"{SWEEP}-{number}", tmp_path)]
     page = comparison("sweep", gather(members).reports)
-    assert page.header == [
-        "run",
-        "optimizer.lr",
-        "model",
-        "val/acc",
-        "state",
-        "progress",
-    ]  # the last lr is useless
+    expected = ["run", "optimizer.lr", "model", "val/acc", "state", "progress"]
+    assert page.header == expected  # the last lr is useless
     first, second = page.figures[:2]
     assert (first.title, second.title) == ("val/acc over optimizer.lr", "val/acc over model")
     assert (
@@ -87,6 +81,7 @@ def test_the_best_metric_is_drawn_over_each_key(tmp_path: Path) -> None:
         and second.ticks == {0: "cnn", 1: "mlp"}
         and [x for x, _ in second.curves[""]] == [1, 1, 0, 0]
     )
+    assert first.curves["mean"] == [(-3, 0), (-1, 3 / 16), (0, 3 / 8)]
     assert first.svg.count("<circle") == 4 and "0.001" in first.svg
 
 

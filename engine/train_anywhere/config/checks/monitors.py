@@ -63,7 +63,7 @@ def fill_monitors(config: Config, problems: list[str]) -> Config:
     if stopping.patience is not None and watched is None:
         problems.append(
             f"trainer.early_stopping.patience={stopping.patience} needs a metric to monitor, and those of this task are unknown before "
-            "it runs; use trainer.early_stopping.monitor=NAME."
+            f"it runs; use trainer.early_stopping.monitor={checkpoint.monitor or 'NAME'}."
         )
     early_mode = _find_mode(task.monitors, "trainer.early_stopping", watched, stopping.mode, problems)
     best_mode = _find_mode(task.monitors, "checkpoint", best, checkpoint.mode, problems)

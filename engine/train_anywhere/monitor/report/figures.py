@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -66,7 +66,7 @@ class Figure:
         top: the highest y if known.
         dots: whether the points are marked.
         logarithmic: whether the y axis is logarithmic.
-        scattered: whether the points are not joined.
+        scattered: whether the points are not joined, but for curves with a name.
         ticks: what stands below the x axis, by its place; round numbers if it is empty.
     """
 
@@ -150,6 +150,9 @@ def metric_over_key(metric: str, key: str, values: Sequence[tuple[str, float]]) 
     points = {"": drawable([(places[typed], y) for typed, y in values])}
     if not points[""]:
         return None
+    xs = sorted({x for x, _ in points[""]})
+    if len(xs) < len(points[""]):  # several runs at one value, such as seeds
+        points["mean"] = [(x, statistics.fmean(y for at, y in points[""] if at == x)) for x in xs]
     nearest = min(b - a for a, b in itertools.pairwise(known))
     ticks = {x: typed for typed, x in places.items()}
     if nearest < (known[-1] - known[0]) / MOST_TICKS or sum(map(len, names)) > MOST_CHARACTERS:
@@ -240,6 +243,7 @@ def chart(shown: Figure) -> str:
         truncate_label=-1,
         x_title=shown.below,
         x_labels=[*ticks] if ticks else round_ticks(curves),
+        xrange=widen(x for x, _ in curves[""]) if shown.scattered else None,
         value_formatter=lambda value: (
             f"{10 ** (value + bottom):.4g}" if shown.logarithmic else f"{value:.{figures}g}"
         ),
@@ -250,8 +254,16 @@ def chart(shown: Figure) -> str:
     )
     for name, points in curves.items():
         points = [(x, math.log10(y) - bottom) for x, y in points] if shown.logarithmic else points
-        drawn.add(name, with_gaps(thin_out(points)) if shown.below == "minutes" else thin_out(points))
+        line = {"stroke": True, "show_dots": False} if shown.scattered and name else {}
+        points = thin_out(points)
+        drawn.add(name, with_gaps(points) if shown.below == "minutes" else points, **line)
     return str(drawn.render(is_unicode=True))
+
+
+def widen(values: Iterable[float]) -> tuple[float, float]:
+    """Return the range of the values with a margin, so that the outer points are inside of the frame."""
+    low, high = min(known := [*values]), max(known)
+    return low - 0.04 * (high - low), high + 0.04 * (high - low)
 
 
 def drawable(points: Series) -> Series:
