@@ -43,14 +43,26 @@ def test_each_key_has_a_default_a_type_and_a_meaning() -> None:
     assert [key for key in known if not meanings(Config).get(key)] == []
 
 
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_project(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture
+def project(copied: Path) -> Path:
+    """A copy of this project, with its files in configs/."""
+    shutil.rmtree(copied / "configs")
+    shutil.copytree(ROOT / "configs", copied / "configs", ignore=shutil.ignore_patterns("local"))
+    return copied
+
+
 def config(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "src/train.py", *words]
     return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("removed", [(), ("  no_kill: ", "  nodes: ")])
-def test_a_train_yaml_of_an_earlier_version_runs_unchanged(tmp_path: Path, removed: tuple[str, ...]) -> None:
-    project = copy_project(tmp_path)
+def test_a_train_yaml_of_an_earlier_version_runs_unchanged(project: Path, removed: tuple[str, ...]) -> None:
     new = config(project, "--cfg", "job").stdout.replace("train: src.train.train", "train: null")
     lines = OLD.read_text().splitlines(keepends=True)
     kept = [line for line in lines if not removed or not line.startswith(removed)]
@@ -67,8 +79,7 @@ def test_a_train_yaml_of_an_earlier_version_runs_unchanged(tmp_path: Path, remov
     assert done.returncode == 0, done.stderr
 
 
-def test_a_value_of_the_project_is_above_the_default_and_below_a_preset(tmp_path: Path) -> None:
-    project = copy_project(tmp_path)
+def test_a_value_of_the_project_is_above_the_default_and_below_a_preset(project: Path) -> None:
     with (project / "configs" / "train.yaml").open("a") as file:
         file.write("trainer: {max_epochs: 3}\ncluster: {gpu_request: none, cpus_per_task: 5}\n")
     tree = yaml.safe_load(config(project, "--cfg", "job", "cluster=neuron", "trainer.nodes=4").stdout)
@@ -80,7 +91,7 @@ def test_a_value_of_the_project_is_above_the_default_and_below_a_preset(tmp_path
     assert "Did you mean 'trainer.max_epochs'?" in refused.stderr
 
 
-def test_defaults_are_not_shared(tmp_path: Path) -> None:
+def test_defaults_are_not_shared() -> None:
     compose(["cluster.setup=[a]"])["cluster"]["modules"].append("x")
     assert compose([])["cluster"]["modules"] == [] == defaults(Config)["cluster"]["setup"]
 
@@ -94,8 +105,7 @@ def test_defaults_are_not_shared(tmp_path: Path) -> None:
         ("trainer: {max_epoch: 3}\n", "Did you mean 'trainer.max_epochs'?"),
     ],
 )
-def test_sections_of_the_project(tmp_path: Path, text: str, says: str) -> None:
-    project = copy_project(tmp_path)
+def test_sections_of_the_project(project: Path, text: str, says: str) -> None:
     with (project / "configs" / "train.yaml").open("a") as file:
         file.write(text)
     done = config(project, "dry_run=true")
@@ -132,8 +142,7 @@ def test_keys_that_a_choice_file_does_not_have_get_the_defaults_of_its_class(
     assert set(needed) - known.keys() <= {"name"}
 
 
-def test_a_choice_that_inherits_keeps_the_inherited_values(tmp_path: Path) -> None:
-    project = copy_project(tmp_path)
+def test_a_choice_that_inherits_keeps_the_inherited_values(project: Path) -> None:
     (project / "configs" / "optimizer" / "mine.yaml").write_text("defaults: [sgd, _self_]\nmomentum: 0.5\n")
     (project / "configs" / "optimizer" / "sgd.yaml").write_text("name: sgd\nlr: 0.7\n")
     tree = yaml.safe_load(config(project, "--cfg", "job", "optimizer=mine").stdout)["optimizer"]
@@ -143,8 +152,7 @@ def test_a_choice_that_inherits_keeps_the_inherited_values(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("file", ["train.yaml", "experiment/mine.yaml", "cluster/slurm.yaml"])
-def test_a_removed_value_in_a_file_has_the_message_of_the_command_line(tmp_path: Path, file: str) -> None:
-    project = copy_project(tmp_path)
+def test_a_removed_value_in_a_file_has_the_message_of_the_command_line(project: Path, file: str) -> None:
     path = project / "configs" / file
     before = path.read_text() if path.exists() else "# @package _global_\n"
     path.write_text(f"{before}\ntrainer: {{detect_nan: replay}}\n")

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -80,12 +81,6 @@ def test_one_wrong_label_decides_no_size_and_is_named(tmp_path: Path, kind: str,
     assert f"{named}" in facts["unknown"] and f"{wrong:,}" in facts["unknown"]
     assert "data.classes=" in facts["unknown"]
     assert open_folder(folder, classes=7).facts["classes"] == 7
-
-
-def test_a_class_is_written_in_digits(tmp_path: Path) -> None:
-    write_tar(tmp_path / "data/train-0.tar", [("x.npy", npy(image(1))), ("x.cls", b"1_0")])
-    with pytest.raises(DataError, match="is not a whole number"):
-        open_folder(tmp_path / "data").train.read(np.array([0]), 0, False)
 
 
 @pytest.mark.parametrize("order", ["blocks", "full", "shards"])
@@ -254,6 +249,23 @@ def write_header(path: Path, kind: bytes, size: int, count: int = 1) -> None:
         file.truncate(max(size, 0) + 2**20)
 
 
+def with_long_name(file: Path, style: int) -> None:
+    with tarfile.open(file, "w", format=style) as tar:
+        member = tarfile.TarInfo(f"{LONG}.npy")
+        member.size = 8
+        tar.addfile(member, io.BytesIO(b"\x93NUMPYxx"))
+
+
+def write_json(folder: Path, before: str, after: str = "", cut: int | None = None) -> None:
+    """Write rows of JSON between other text."""
+    for other in folder.rglob("*.tar"):
+        other.unlink()
+    file = write_shard(folder / "train" / "0000.jsonl", range(70))
+    file.write_text(before + file.read_text()[:cut] + after)
+
+
+LONG = "d" * 90 + "/" + "ü" * 150
+NO_LABEL = "0000.jsonl, sample 70 (byte 27,272): it has no label"
 PICTURE, LABEL = ("b.npy", npy(image(1))), ("b.cls", b"1")
 FIRST = Path("train", "0000.tar")
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -266,6 +278,13 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a missing column": (lambda f: with_member(f, ("a.npy", npy(image(1))), ("a.cls", b"1"), PICTURE), "0009.tar, sample b: it has no cls"),
     "a damaged label": (lambda f: with_member(f, PICTURE, ("b.cls", b"one")), "0009.tar, sample b: cls can't be read (b'one' is not a"),
     "a damaged picture": (lambda f: with_member(f, ("b.npy", b"\xff\xd8\xff"), LABEL), "0009.tar, sample b: npy can't be read"),
+    "a label with _": (lambda f: with_member(f, PICTURE, ("b.cls", b"1_0")), "sample b: cls can't be read (b'1_0' is not a whole number"),
+    "a long name": (lambda f: with_long_name(f / FIRST, tarfile.GNU_FORMAT), f"sample {LONG}: npy can't be read"),
+    "a long name of pax": (lambda f: with_long_name(f / FIRST, tarfile.PAX_FORMAT), f"sample {LONG}: npy can't be read"),
+    "JSON that is cut": (lambda f: write_json(f, "", cut=-40), "0000.jsonl, line 70 (byte 26,885) is not JSON"),
+    "JSON that is no object": (lambda f: write_json(f, "[1]\n"), "0000.jsonl, line 1 (byte 0) is a list, not a JSON object"),
+    "JSON without a column": (lambda f: write_json(f, "", '{"image": [1]}\n'), NO_LABEL),
+    "JSON with null": (lambda f: write_json(f, "", '{"image": [1], "label": null}\n'), NO_LABEL),
     "two kinds": (lambda f: write_shard(f / "0.jsonl", [1]), "shards; use data.dir=FOLDER"),
     "a dead link": (lambda f: (f / "1.tar").symlink_to("/nowhere"), "data/1.tar is not a file (dead links); restore it"),
     "a pipe": (lambda f: os.mkfifo(f / "1.tar"), "data/1.tar is not a file (pipes or devices); restore it"),
@@ -302,6 +321,7 @@ def change_array(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Calla
 
 
 INDEX_DAMAGES: dict[str, Callable[[Path], object]] = {
+    "an array that is cut": lambda place: damage(place / "hash.npy", lambda b: b[:-9]),
     "other files": change_info(files=[["../../etc/passwd", 1, 1]]),
     "one file less": lambda place: change_info(files=json.loads((place / "index.json").read_text())["files"][1:])(place),
     "counts of text": change_info(counts=["a"]),
@@ -337,25 +357,9 @@ def test_a_damaged_index_is_one_message(tmp_path: Path, case: str) -> None:
         train = open_folder(folder).train
         train.read(np.arange(len(train)), 0, True)
     assert "\n" not in str(raised.value)
-
-
-JSON_DAMAGES = {
-    "cut": (lambda text: text[:-40], "0000.jsonl, line 70 (byte 26,885) is not JSON"),
-    "not an object": (lambda text: "[1]\n" + text, "0000.jsonl, line 1 (byte 0) is a list, not a JSON object"),
-    "a missing column": (lambda text: text + '{"image": [1]}\n', "0000.jsonl, sample 70 (byte 27,272): it has no label"),
-    "null": (lambda text: text + '{"image": [1], "label": null}\n', "0000.jsonl, sample 70 (byte 27,272): it has no label"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", JSON_DAMAGES)
-def test_each_damage_of_json_has_one_message(tmp_path: Path, case: str) -> None:
-    change, message = JSON_DAMAGES[case]
-    file = write_shards(tmp_path / "data", "jsonl") / "train" / "0000.jsonl"
-    file.write_text(change(file.read_text()))
-    with pytest.raises(DataError) as raised:
-        train = open_folder(tmp_path / "data").train
-        train.read(np.arange(len(train)), 0, True)
-    assert message in str(raised.value)
+    assert case != "an array that is cut" or re.search(
+        r"\.index-\w+ is damaged .*delete this", str(raised.value)
+    )
 
 
 def test_what_may_be_wrong_is_a_note(tmp_path: Path) -> None:
@@ -419,15 +423,6 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert open_index(folder, tmp_path / "other").place.parent == tmp_path / "other"
     assert not [*folder.glob(".*")]
-
-
-def test_a_damaged_index_names_its_folder(tmp_path: Path) -> None:
-    folder = write_shards(tmp_path / "data")
-    place = open_index(folder, tmp_path).place
-    damage(place / "hash.npy", lambda b: b[:-9])
-    index._map.cache_clear()
-    with pytest.raises(DataError, match=r"\.index-\w+ is damaged .*delete this folder"):
-        open_index(folder, tmp_path)
 
 
 def test_an_index_of_a_million_samples_is_small(tmp_path: Path) -> None:
@@ -500,22 +495,6 @@ def test_opens_are_at_most_shards_times_workers_times_ranks(
     opens = log.read_text().splitlines()
     assert len(opens) <= len(SIZES) * max(1, workers) * 2
     assert workers == 0 or len(opens) == len({*opens})
-
-
-def with_object(file: Path, name: str, content: bytes, style: int) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(file, "w", format=style) as tar:
-        member = tarfile.TarInfo(name)
-        member.size = len(content)
-        tar.addfile(member, io.BytesIO(content))
-
-
-@pytest.mark.parametrize("style", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_a_long_name_is_the_key_in_a_message(tmp_path: Path, style: int) -> None:
-    name = "d" * 90 + "/" + "ü" * 150
-    with_object(tmp_path / "data" / "0.tar", f"{name}.npy", b"\x93NUMPYxx", style)
-    with pytest.raises(DataError, match=f"sample {name}: npy can't be read"):
-        open_folder(tmp_path / "data")
 
 
 VALUES: dict[str, tuple[str, list[Any] | str]] = {

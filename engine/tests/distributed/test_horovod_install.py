@@ -43,53 +43,30 @@ def installed(tmp_path, monkeypatch):
     return install
 
 
-def test_missing_horovod_says_what_to_type(installed):
-    installed(NAME, "2.13.0+cpu")
-    assert "make horovod" in horovod_problem()
+CPU = (f"0.28.1+{SHORT}2.13.0.cpu", "2.13.0+cpu")
+BUILDS: dict[str, tuple[dict[str, str], tuple[str, str] | None, dict[str, object], str | None]] = {
+    "no Horovod": ({NAME: "2.13.0+cpu"}, None, {}, "make horovod"),
+    "a build that fits": ({NAME: "2.13.0+cpu"}, (f"{CPU[0]}.openmpi4.1.4", CPU[1]), {"mpi": True}, None),
+    "CUDA that PyPI's package names in one place only": ({NAME: "2.13.0"}, (f"0.28.1+{SHORT}2.13.0", "2.13.0+cu130"), {}, None),
+    "a changed framework": ({NAME: "2.14.0+cpu"}, CPU, {"framework": NAME}, f"for {NAME} 2.13.0+cpu, but {NAME} 2.14.0+cpu is installed"),
+    "CUDA after CPUs": ({NAME: "2.13.0+cu130"}, CPU, {}, "make horovod"),
+    "a framework that came later": ({"torch": "2.13.0+cpu", "tensorflow": "2.21.0"}, CPU, {"framework": "torch"}, None),
+    "and is requested": ({"torch": "2.13.0+cpu", "tensorflow": "2.21.0"}, CPU, {"framework": "tensorflow"}, "without tensorflow"),
+    "no MPI": ({NAME: "2.13.0+cpu"}, CPU, {"mpi": True}, "mpicxx"),
+    "a site's, by its own note": ({NAME: "2.1.2"}, ("0.28.1", "2.1.2"), {"framework": NAME, "mpi": True}, None),
+}  # fmt: skip
+"""Installed frameworks, Horovod with what it was built for, what is requested, and a part of the problem."""
 
 
-def test_matching_build_is_accepted(installed):
-    installed(NAME, "2.13.0+cpu")
-    installed("horovod", f"0.28.1+{SHORT}2.13.0.cpu.openmpi4.1.4", **{KEY: "2.13.0+cpu"})
-    assert horovod_problem(mpi=True) is None
-
-
-def test_a_package_of_pypi_notes_its_cuda_in_one_place_only(installed):
-    installed(NAME, "2.13.0")
-    installed("horovod", f"0.28.1+{SHORT}2.13.0", **{KEY: "2.13.0+cu130"})
-    assert horovod_problem() is None
-
-
-def test_a_changed_framework_is_found(installed):
-    installed(NAME, "2.14.0+cpu")
-    installed("horovod", f"0.28.1+{SHORT}2.13.0.cpu", **{KEY: "2.13.0+cpu"})
-    assert f"for {NAME} 2.13.0+cpu, but {NAME} 2.14.0+cpu is installed" in horovod_problem(NAME)
-
-
-def test_a_cuda_build_after_a_cpu_build_is_found(installed):
-    installed(NAME, "2.13.0+cu130")
-    installed("horovod", f"0.28.1+{SHORT}2.13.0.cpu", **{KEY: "2.13.0+cpu"})
-    assert "make horovod" in horovod_problem()
-
-
-def test_tensorflow_installed_after_torch_is_found_only_where_it_is_asked_for(installed):
-    installed("torch", "2.13.0+cpu")
-    installed("tensorflow", "2.21.0")
-    installed("horovod", f"0.28.1+{SHORT}2.13.0.cpu", **{KEY: "2.13.0+cpu"})
-    assert horovod_problem("torch") is None
-    assert "without tensorflow" in horovod_problem("tensorflow")
-
-
-def test_missing_flavour_is_found(installed):
-    installed(NAME, "2.13.0+cpu")
-    installed("horovod", f"0.28.1+{SHORT}2.13.0.cpu", **{KEY: "2.13.0+cpu"})
-    assert "mpicxx" in horovod_problem(mpi=True)
-
-
-def test_horovod_of_a_site_is_judged_by_its_own_note(installed):
-    installed(NAME, "2.1.2")
-    installed("horovod", "0.28.1", **{KEY: "2.1.2"})
-    assert horovod_problem(NAME, mpi=True) is None
+@pytest.mark.parametrize("case", BUILDS)
+def test_a_build_fits_or_the_message_says_what_to_type(installed, case: str) -> None:
+    frameworks, horovod, asked, says = BUILDS[case]
+    for name, version in frameworks.items():
+        installed(name, version)
+    if horovod:
+        installed("horovod", horovod[0], **{KEY: horovod[1]})
+    found = horovod_problem(asked.get("framework"), mpi=bool(asked.get("mpi")))
+    assert found is None if says is None else says in found
 
 
 @pytest.mark.parametrize("built", ["2.13.0+cpu", "2.6.0a0+ecf3bae40a.nv25.01", "2.14.0.dev20261101+cu130"])

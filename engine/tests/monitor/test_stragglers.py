@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from statistics import median
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,16 +53,12 @@ def test_named_again_if_it_changes_and_when_it_is_over() -> None:
     ]
 
 
-def test_noise_is_nobodys_fault() -> None:
-    assert windows(Stragglers(), *[(0.02, 0.04), (0.02, 0.02), (0.04, 0.02)] * 5) == []
-
-
-def test_what_costs_the_step_nothing_is_not_named() -> None:
-    assert windows(Stragglers(), *[(0.001, 0.004)] * 6) == []
-
-
-def test_a_single_rank_has_nobody_to_compare_with() -> None:
-    assert windows(Stragglers(), *[(0.02,)] * 6) == []
+@pytest.mark.parametrize(
+    "paces", [[(0.02, 0.04), (0.02, 0.02), (0.04, 0.02)] * 5, [(0.001, 0.004)] * 6, [(0.02,)] * 6],
+    ids=["noise", "costs the step nothing", "a single rank"],
+)  # fmt: skip
+def test_nobody_is_slow(paces: list[tuple[float, ...]]) -> None:
+    assert windows(Stragglers(), *paces) == []
 
 
 def test_a_rank_that_waits_for_data_is_said_to() -> None:

@@ -55,82 +55,52 @@ def test_what_the_machine_did(tmp_path: Path) -> None:
     ]
 
 
-def test_an_idle_gpu() -> None:
-    (said,) = verdicts(facts(nodes=(node("gpu33", [90, 1]), node("gpu34", [90, 90]))))
-    assert said == "rank 1's GPU on gpu33 was idle 100% of the time (mean use 1%)."
-    (said,) = verdicts(facts(nodes=(node("gpu33", [90, 1], ranks=0),)))
-    assert said == "GPU 1 on gpu33 was idle 100% of the time (mean use 1%)."
+def seconds(**of: float) -> dict[str, object]:
+    return {"attempts": [{"seconds": of}]}
 
 
-def test_gpus_without_a_task() -> None:
-    nodes = (node("gpu33", [90, 90, 0], ranks=2), node("gpu34", [90, 90], ranks=2))
-    assert verdicts(facts(nodes=nodes)) == [
-        "1 of 5 GPUs got no task: set trainer.devices to the GPUs of a node."
-    ]
+BUSY, LATE = node("gpu33", [90, 90]), {"step": 100, "data": 20, "others": 48}
+FEW_CPUS = (node("gpu33", [90, 90], cpu=20), node("gpu34", [90, 90], cpu=18))
+NO_TASK = "1 of 5 GPUs got no task: set trainer.devices to the GPUs of a node."
+LOST = [
+    {"from_step": 0, "step": 100, "seconds": {"step": 100}},
+    {"from_step": 50, "step": 100, "seconds": {"step": 50}},
+]
+SAID: dict[str, tuple[dict[str, object], list[str]]] = {
+    "idle": ({"nodes": (node("gpu33", [90, 1]), node("gpu34", [90, 90]))}, ["rank 1's GPU on gpu33 was idle 100% of the time (mean"]),
+    "idle, no rank": ({"nodes": (node("gpu33", [90, 1], ranks=0),)}, ["GPU 1 on gpu33 was idle 100% of the time (mean use 1%)."]),
+    "no task": ({"nodes": (node("gpu33", [90, 90, 0], ranks=2), node("gpu34", [90, 90], ranks=2))}, [NO_TASK]),
+    "one process with all GPUs, as of strategy=mirrored": (
+        {"nodes": (node("gpu33", [90, 90, 1, 90, 0], ranks=1),), "attempts": [{"devices": 4}], "world_size": 1},
+        [NO_TASK, "GPU 2 on gpu33 was idle 100% of the time (mean use 1%)."],
+    ),
+    "data": (seconds(step=100, data=40), ["training waited 40% of each step for data: raise data.workers (now 2)."]),
+    "too short to judge": (seconds(step=10, data=4), []),
+    "others": (seconds(**LATE), ["ranks waited 60% of each step for the network and each other"]),
+    "a slow rank": (seconds(**LATE) | {"watch": {"slow": [{"rank": 3, "factor": 1.5}]}}, ["rank 3 took 1.5 times"]),
+    "idle CPUs": ({"nodes": FEW_CPUS}, ["the job used 9 of 48 CPUs"]),
+    # the job came back on other nodes: it never held 72 CPUs
+    "nodes of an earlier attempt": (
+        {"nodes": (*FEW_CPUS, node("gpu35", [90, 90, 90], cpu=1)), "hosts": ["gpu33", "gpu34.cluster"]}, ["the job used 9 of 48 CPUs"],
+    ),
+    "checkpoints": (seconds(step=100, checkpoint=20), ["17% of the time for checkpoints"]),
+    "lost work": ({"attempts": LOST}, ["33% of the time was spent on steps lost in a crash"]),
+    "memory": ({"nodes": (node("gpu33", [90, 90], memory=99.0),)}, ["the job used 99.0 of 100.0 GiB on gpu33: raise cluster.mem."]),
+    "slow": (
+        {"nodes": (BUSY,), "watch": {"slow": [{"rank": 1, "factor": 1.62}], "hang": None, "hangs": []}},
+        ["rank 1 on gpu33 took 1.6 times as long as the others"],
+    ),
+    "hangs": ({"watch": {"hang": {"line": "rank 1 hangs."}, "hangs": [{"step": 3}]}}, ["rank 1 hangs."]),
+    "not started": ({"watch": {"late": [2, 3]}}, ["not started yet: ranks 2, 3."]),
+    "hung": ({"watch": {"hang": None, "hangs": [{"step": 7}, {"step": 30}]}}, ["the run hung at step 7, 30 and was stopped"]),
+}  # fmt: skip
+"""Facts of a run, and parts of its verdicts."""
 
 
-def test_one_process_uses_all_gpus_of_a_node() -> None:
-    """The process uses Keras with strategy=mirrored."""
-    nodes = (node("gpu33", [90, 90, 1, 90, 0], ranks=1),)
-    known = facts(nodes=nodes, attempts=[{"devices": 4}], world_size=1)
-    unused, idle = verdicts(known)
-    assert unused == "1 of 5 GPUs got no task: set trainer.devices to the GPUs of a node."
-    assert idle == "GPU 2 on gpu33 was idle 100% of the time (mean use 1%)."
-
-
-def test_waiting_for_data() -> None:
-    (said,) = verdicts(facts(attempts=[{"seconds": {"step": 100, "data": 40}}]))
-    assert said == "training waited 40% of each step for data: raise data.workers (now 2)."
-    assert verdicts(facts(attempts=[{"seconds": {"step": 10, "data": 4}}])) == []  # too short to judge
-
-
-def test_waiting_for_others() -> None:
-    seconds = {"step": 100, "data": 20, "others": 48}
-    (said,) = verdicts(facts(attempts=[{"seconds": seconds}]))
-    assert said.startswith("ranks waited 60% of each step for the network and each other")
-    slow = {"slow": [{"rank": 3, "factor": 1.5}]}
-    (said,) = verdicts(facts(attempts=[{"seconds": seconds}], watch=slow))  # that is the reason
-    assert said.startswith("rank 3 took 1.5 times")
-
-
-def test_idle_cpus() -> None:
-    (said,) = verdicts(facts(nodes=(node("gpu33", [90, 90], cpu=20), node("gpu34", [90, 90], cpu=18))))
-    assert said.startswith("the job used 9 of 48 CPUs")
-
-
-def test_nodes_of_an_earlier_attempt_do_not_count() -> None:
-    """The job came back on other nodes: it never held 72 CPUs."""
-    now = (node("gpu33", [90, 90], cpu=20), node("gpu34", [90, 90], cpu=18))
-    known = facts(nodes=(*now, node("gpu35", [90, 90, 90], cpu=1)), hosts=["gpu33", "gpu34.cluster"])
-    (said,) = verdicts(known)
-    assert said.startswith("the job used 9 of 48 CPUs")
-
-
-def test_checkpoints_that_take_long() -> None:
-    (said,) = verdicts(facts(attempts=[{"seconds": {"step": 100, "checkpoint": 20}}]))
-    assert "17% of the time for checkpoints" in said
-
-
-def test_work_that_was_lost() -> None:
-    first = {"from_step": 0, "step": 100, "seconds": {"step": 100}}
-    (said,) = verdicts(facts(attempts=[first, {"from_step": 50, "step": 100, "seconds": {"step": 50}}]))
-    assert said.startswith("33% of the time was spent on steps lost in a crash")
-
-
-def test_memory_near_its_limit() -> None:
-    (said,) = verdicts(facts(nodes=(node("gpu33", [90, 90], memory=99.0),)))
-    assert said == "the job used 99.0 of 100.0 GiB on gpu33: raise cluster.mem."
-
-
-def test_what_the_watch_has_found_is_told() -> None:
-    nodes = (node("gpu33", [90, 90]),)
-    (said,) = verdicts(
-        facts(nodes=nodes, watch={"slow": [{"rank": 1, "factor": 1.62}], "hang": None, "hangs": []})
-    )
-    assert said.startswith("rank 1 on gpu33 took 1.6 times as long as the others")
-    assert verdicts(facts(watch={"hang": {"line": "rank 1 hangs."}, "hangs": [{"step": 3}]})) == [
-        "rank 1 hangs."
-    ]
-    assert verdicts(facts(watch={"late": [2, 3]})) == ["not started yet: ranks 2, 3."]
-    (ended,) = verdicts(facts(watch={"hang": None, "hangs": [{"step": 7}, {"step": 30}]}))
-    assert ended.startswith("the run hung at step 7, 30 and was stopped")
+@pytest.mark.parametrize("case", SAID)
+def test_verdicts_of_facts(case: str) -> None:
+    known, expected = SAID[case]
+    said = verdicts(facts(**known))
+    assert len(said) == len(expected) and all(
+        one in told for one, told in zip(expected, said, strict=True)
+    ), said

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from operator import attrgetter
 
 import pytest
 
@@ -24,51 +25,43 @@ def job(make_config: MakeConfig) -> Callable[..., Job]:
     return lambda *overrides: make_job(make_config(*overrides), "/run", "/run/code")
 
 
-def test_auto_is_the_whole_node_of_the_preset(job: Callable[..., Job]) -> None:
-    made = job("cluster=neuron", "trainer.nodes=4")
-    assert (made.ranks, made.tasks, made.cpus_per_task, made.world_size) == ((8, 8, 8, 8), 32, 8, 32)
+UNEVEN = "cluster=technion trainer.nodes=2 trainer.total_devices=3"
+A100 = "cluster=ibex cluster.gpu_type=a100"
+JOBS: list[tuple[str, str, object]] = [
+    # auto is the whole node of the preset
+    ("cluster=neuron trainer.nodes=4", "ranks tasks cpus_per_task world_size", ((8, 8, 8, 8), 32, 8, 32)),
+    # torchrun is one task per node with the CPUs of its ranks
+    ("cluster=alvis trainer.nodes=2 cluster.cpus_per_task=3", "launch tasks tasks_per_node cpus_of_task", ("torchrun", 2, 1, 12)),
+    # an uneven job has a task per rank however it is launched
+    *((f"{UNEVEN} launch={launch}", "ranks tasks even", ((2, 1), 3, False)) for launch in ("srun", "torchrun", "mpirun")),
+    # a strategy of one process gets one task with all GPUs
+    ("cluster=neuron framework=keras trainer.devices=4", "strategy ranks devices tasks cpus_per_task", ("mirrored", (1,), (4,), 1, 32)),
+    ("cluster=neuron strategy=single", "devices", ((1,),)),
+    # memory is the share of the GPUs, if the site does not refuse --mem
+    ("cluster=narval trainer.devices=1", "mem", (498 * 1024 // 4,)),
+    ("cluster=narval trainer.devices=1 cluster.mem=10G", "mem", (10 * 1024,)),
+    ("cluster=narval trainer.devices=2 cluster.mem_per_gpu=10G", "mem", (20 * 1024,)),
+    ("cluster=neuron", "mem", (None,)),
+    # the node that has enough GPUs of the type, CPUs or memory
+    (f"{A100} trainer.devices=4", "node.cpus", (62,)),
+    (f"{A100} trainer.devices=8", "node.cpus", (126,)),
+    ("cluster=neuron cluster.partition=cas_v100_2", "node.gpus", (2,)),
+    (f"{A100} trainer.devices=4 strategy=ddp cluster.cpus_per_task=30", "node.cpus", (126,)),
+    (f"{A100} trainer.devices=4 strategy=ddp cluster.mem=900G", "node.cpus", (126,)),
+    (f"{A100} trainer.devices=4 strategy=ddp cluster.cpus_per_task=60", "node.cpus", (62,)),  # none has them
+    # a constraint may name the type
+    ("cluster=ibex cluster.gpu_type=null trainer.devices=4 cluster.constraint='[a100|x]'", "node.gpu_type", ("a100",)),
+    ("cluster=ibex cluster.gpu_type=null trainer.devices=4 cluster.constraint=[ib,a100]", "node.gpu_type", ("a100",)),
+]  # fmt: skip
+"""Keys of a job, and facts of it."""
 
 
-def test_torchrun_is_one_task_per_node_with_the_cpus_of_its_ranks(job: Callable[..., Job]) -> None:
-    made = job("cluster=alvis", "trainer.nodes=2", "cluster.cpus_per_task=3")
-    assert (made.launch, made.tasks, made.tasks_per_node, made.cpus_of_task) == ("torchrun", 2, 1, 12)
-
-
-def test_an_uneven_job_has_a_task_per_rank_however_it_is_launched(job: Callable[..., Job]) -> None:
-    for launch in ("srun", "torchrun", "mpirun"):
-        made = job("cluster=technion", "trainer.nodes=2", "trainer.total_devices=3", f"launch={launch}")
-        assert (made.ranks, made.tasks, made.even) == ((2, 1), 3, False)
-
-
-def test_a_strategy_of_one_process_gets_one_task_with_all_gpus(job: Callable[..., Job]) -> None:
-    made = job("cluster=neuron", "framework=keras", "trainer.devices=4")
-    assert (made.strategy, made.ranks, made.devices, made.tasks, made.cpus_per_task) == (
-        "mirrored",
-        (1,),
-        (4,),
-        1,
-        32,
-    )
-
-
-def test_memory_is_the_share_of_the_gpus(job: Callable[..., Job]) -> None:
-    assert job("cluster=narval", "trainer.devices=1").mem == 498 * 1024 // 4
-    assert job("cluster=narval", "trainer.devices=1", "cluster.mem=10G").mem == 10 * 1024
-    assert job("cluster=narval", "trainer.devices=2", "cluster.mem_per_gpu=10G").mem == 20 * 1024
-    assert job("cluster=neuron").mem is None  # the site refuses --mem
-
-
-def test_the_node_that_has_enough_gpus_of_the_type_is_taken(job: Callable[..., Job]) -> None:
-    assert job("cluster=ibex", "cluster.gpu_type=a100", "trainer.devices=4").node.cpus == 62
-    assert job("cluster=ibex", "cluster.gpu_type=a100", "trainer.devices=8").node.cpus == 126
-    assert job("cluster=neuron", "cluster.partition=cas_v100_2").node.gpus == 2
-
-
-def test_a_larger_node_is_taken_for_more_cpus_or_memory(job: Callable[..., Job]) -> None:
-    four = ("cluster=ibex", "cluster.gpu_type=a100", "trainer.devices=4", "strategy=ddp")
-    assert job(*four, "cluster.cpus_per_task=30").node.cpus == 126
-    assert job(*four, "cluster.mem=900G").node.cpus == 126
-    assert job(*four, "cluster.cpus_per_task=60").node.cpus == 62  # none has them
+@pytest.mark.parametrize(("words", "names", "expected"), JOBS)
+def test_facts_of_a_job(
+    job: Callable[..., Job], words: str, names: str, expected: tuple[object, ...]
+) -> None:
+    made = job(*words.split())
+    assert tuple(attrgetter(name)(made) for name in names.split()) == expected
 
 
 def test_a_job_in_several_partitions_fits_the_smallest_node(job: Callable[..., Job]) -> None:
@@ -90,12 +83,6 @@ def test_the_partition_of_the_shell_selects_the_node(
     monkeypatch.setenv("SBATCH_PARTITION", "cas_v100_2")
     made = job("cluster=neuron", "cluster.partition=null")
     assert (made.node.gpus, made.devices, made.cluster.partition) == (2, (2,), "cas_v100_2")
-
-
-def test_a_constraint_may_name_the_gpu_type(job: Callable[..., Job]) -> None:
-    named = ("cluster=ibex", "cluster.gpu_type=null", "trainer.devices=4")
-    assert job(*named, "cluster.constraint='[a100|x]'").node.gpu_type == "a100"
-    assert job(*named, "cluster.constraint=[ib,a100]").node.gpu_type == "a100"
 
 
 def test_more_resources_share_a_line_with_the_gpus_where_the_site_requests_them_by_gres(
@@ -168,10 +155,6 @@ def test_minutes_on_the_command_line_are_minutes(job: Callable[..., Job]) -> Non
     assert "#SBATCH --time=72:00:00\n#SBATCH --time-min=60:00:00\n" in render(made)
 
 
-def test_a_strategy_of_one_device_gets_one(job: Callable[..., Job]) -> None:
-    assert job("cluster=neuron", "strategy=single").devices == (1,)
-
-
 def test_nothing_but_null_is_left_to_the_scheduler(make_config: MakeConfig, job: Callable[..., Job]) -> None:
     """To Slurm mem=0 is all memory of a node and time=0 no limit."""
     for key, line in {
@@ -216,21 +199,10 @@ def test_a_job_that_wants_nothing_beside_its_ranks_starts_nothing(job: Callable[
 def test_a_user_without_a_name_is_a_number() -> None:
     """The user's name is unknown in a container or with a broken directory service."""
     program = "import os, pwd, getpass; from train_anywhere.slurm.rules.job_rules import user_name; os.setuid(54321); print(user_name())"
-    command = [
-        "env",
-        "-u",
-        "USER",
-        "-u",
-        "LOGNAME",
-        "-u",
-        "LNAME",
-        "-u",
-        "USERNAME",
-        sys.executable,
-        "-c",
-        program,
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    unset = [word for name in ("USER", "LOGNAME", "LNAME", "USERNAME") for word in ("-u", name)]
+    done = subprocess.run(
+        ["env", *unset, sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.stdout == "54321\n", done.stderr
 
 
@@ -276,8 +248,5 @@ def test_what_pbs_can_not_be_told(make_config: MakeConfig) -> None:
     asked = make_config("cluster=pbs", "cluster.exclusive=user", "cluster.begin=noon", "cluster.nice=1025")
     with pytest.raises(ConfigError) as caught:
         make_job(asked, "/run", "/run/code")
-    assert [p.partition(":")[0].partition("=")[0] for p in caught.value.problems] == [
-        "cluster.begin",
-        "cluster.exclusive",
-        "cluster.nice",
-    ]
+    named = [p.partition(":")[0].partition("=")[0] for p in caught.value.problems]
+    assert named == ["cluster.begin", "cluster.exclusive", "cluster.nice"]

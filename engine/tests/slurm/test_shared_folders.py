@@ -56,8 +56,54 @@ def find(make_config: MakeConfig, disk: Path, tmp_path: Path) -> Callable[..., t
     return found
 
 
-def test_folders_that_all_nodes_share_are_accepted(find) -> None:
-    assert find() == ("", "")
+RESULTS, TOP = "paths.results={disk}/results", str(Path(sys.prefix).parent)
+APPTAINER = "container=apptainer container.image="
+FOUND: list[tuple[str, tuple[str, ...], str]] = [
+    ("", (), ""),
+    (RESULTS, ("the folder of the results ({disk}/results) is below cluster.local_disk={disk}", "paths.results=FOLDER"), ""),
+    # links are followed and lie on a disk themselves
+    ("paths.results={tmp}/link/results", ("(if all nodes share",), ""),
+    ("paths.results={disk}/away/results", ("(if all nodes share",), ""),
+    (f"cluster.local_disk={{tmp}}/link {RESULTS}", ("is below",), ""),
+    # a variable in the nodes' disk
+    (f"cluster.local_disk={{tmp}}/$MINE {RESULTS}", ("is below",), ""),
+    (f"cluster.local_disk={{tmp}}/$SLURM_NOT_HERE {RESULTS}", (), ""),
+    # the environment, and the Python that supervises the job outside of a container
+    (f"cluster.local_disk={TOP}", (f"the Python environment ({sys.prefix}) is below", "cluster.venv=FOLDER"), ""),
+    (f"cluster.local_disk={TOP} cluster.setup=[tar]", (f"the Python that submits ({sys.prefix}) is below",), ""),
+    (f"cluster.local_disk={TOP} {APPTAINER}docker://x", (f"the Python that submits ({sys.prefix}) is below",), ""),
+    (
+        f"cluster.local_disk={TOP} paths.results={TOP}/results",
+        (f"({TOP}/results) and the Python environment ({sys.prefix}) are below", "or use paths.results=FOLDER cluster.venv=FOLDER"), "",
+    ),
+    # only the nodes have it, or this machine too
+    ("cluster.venv={disk}/there", (), ""),
+    ("cluster.venv={disk}/venv", ("cluster.venv ({disk}/venv) is below",), ""),
+    (f"{APPTAINER}{{disk}}/image.sif", ("the image ({disk}/image.sif) is below",), ""),
+    ("data=imagefolder data.dir={disk}/there", (), ""),
+    ("data=imagefolder data.dir={disk}/venv", (), "the data set ({disk}/venv) is below {disk}"),
+    (
+        "cluster.local_disk=$SLURM_TMPDIR paths.results=/tmp/results", (),
+        "(/tmp/results) is below /tmp, and nodes usually have their own /tmp",
+    ),
+]  # fmt: skip
+"""Keys of a job, parts of the problem, and a part of the notes."""
+
+
+@pytest.mark.parametrize(("words", "problem", "note"), FOUND)
+def test_folders_on_a_disk_of_the_nodes(
+    find, disk: Path, tmp_path: Path, monkeypatch, words: str, problem: tuple[str, ...], note: str
+) -> None:
+    monkeypatch.setenv("MINE", disk.name)
+    (tmp_path / "link").symlink_to(disk)
+    (tmp_path / "shared").mkdir()
+    (disk / "away").symlink_to(tmp_path / "shared")
+    (disk / "venv").mkdir()
+    (disk / "image.sif").touch()
+    found, noted = find(*words.format(disk=disk, tmp=tmp_path).split())
+    assert all(part.format(disk=disk) in found for part in problem) and bool(found) == bool(problem)
+    assert note.format(disk=disk) in noted and bool(noted) == bool(note)
+    assert "venv" in words or TOP in words or "cluster.venv" not in found
 
 
 def test_a_folder_of_path_that_can_t_be_looked_into_is_no_trouble(
@@ -66,45 +112,6 @@ def test_a_folder_of_path_that_can_t_be_looked_into_is_no_trouble(
     """The folder may be another user's. Root may read all, but a name can be too long."""
     monkeypatch.setenv("PATH", f"/{'x' * 300}/bin:{shared_project}")
     assert find() == ("", "")
-
-
-def test_results_below_the_nodes_disk_are_refused(find, disk: Path) -> None:
-    problem, _ = find(f"paths.results={disk}/results")
-    assert f"the folder of the results ({disk}/results) is below cluster.local_disk={disk}" in problem
-    assert "paths.results=FOLDER" in problem and "cluster.venv" not in problem
-
-
-@pytest.mark.parametrize("typed", ["link/results", "disk/away/results"])
-def test_links_are_followed_and_lie_on_a_disk_themselves(
-    find, disk: Path, tmp_path: Path, typed: str
-) -> None:
-    (tmp_path / "link").symlink_to(disk)
-    (tmp_path / "shared").mkdir()
-    (disk / "away").symlink_to(tmp_path / "shared")
-    assert "(if all nodes share" in find(f"paths.results={tmp_path / typed}")[0]
-
-
-def test_a_variable_in_the_nodes_disk(find, disk: Path, monkeypatch) -> None:
-    monkeypatch.setenv("MINE", disk.name)
-    results = f"paths.results={disk}/results"
-    assert "is below" in find(f"cluster.local_disk={disk.parent}/$MINE", results)[0]
-    assert find(f"cluster.local_disk={disk.parent}/$SLURM_NOT_HERE", results)[0] == ""
-
-
-def test_a_link_to_the_nodes_disk_as_local_disk(find, disk: Path, tmp_path: Path) -> None:
-    (tmp_path / "scratch").symlink_to(disk)
-    assert "is below" in find(f"cluster.local_disk={tmp_path}/scratch", f"paths.results={disk}/results")[0]
-
-
-def test_the_environment_is_refused_and_so_is_the_python_that_supervises(find) -> None:
-    prefix = Path(sys.prefix)
-    below = f"cluster.local_disk={prefix.parent}"
-    assert f"the Python environment ({prefix}) is below" in find(below)[0]
-    assert "cluster.venv=FOLDER" in find(below)[0]
-    image = ("container=apptainer", "container.image=docker://x")
-    for words in (['cluster.setup=["tar -xf env.tar"]'], image):
-        # it supervises the job, outside of a container
-        assert f"the Python that submits ({prefix}) is below" in find(below, *words)[0]
 
 
 @pytest.mark.slurm
@@ -120,23 +127,6 @@ def test_what_a_testbed_shows_to_its_nodes_is_shared(
     assert find(f"paths.results={disk}/results")[0]
     login = testbed.run(["cat", f"/{local_rules.SHARED_BY_TESTBED}"]).stdout.split()
     assert {str(ROOT), str(testbed.dir), str(shared_dir.parent)} == {*login}
-
-
-def test_all_folders_are_named_at_once(find) -> None:
-    top = Path(sys.prefix).parent
-    problem, _ = find(f"cluster.local_disk={top}", f"paths.results={top}/results")
-    assert f"({top}/results) and the Python environment ({sys.prefix}) are below" in problem
-    assert "or use paths.results=FOLDER cluster.venv=FOLDER" in problem
-
-
-def test_a_named_environment_and_an_image(find, disk: Path) -> None:
-    venv = f"cluster.venv={disk}/venv"
-    assert find(venv)[0] == ""  # only the nodes have it
-    (disk / "venv").mkdir()
-    assert f"cluster.venv ({disk}/venv) is below" in find(venv)[0]
-    (disk / "image.sif").touch()
-    image = ("container=apptainer", f"container.image={disk}/image.sif")
-    assert f"the image ({disk}/image.sif) is below" in find(*image)[0]
 
 
 def test_the_run_that_a_job_starts_from(find, disk: Path, tmp_path: Path, make_config: MakeConfig) -> None:
@@ -183,19 +173,6 @@ def test_a_mounted_folder_below_the_disk_is_noted(find, disk: Path, small_disk: 
         subprocess.run(["umount", str(mounted)], check=True)
     assert problem == ""
     assert f"the folder of the results ({mounted}/results) is below {disk}" in note
-
-
-def test_tmp_is_noted_if_the_disk_has_a_variable(find) -> None:
-    problem, note = find("cluster.local_disk=$SLURM_TMPDIR", "paths.results=/tmp/results")
-    assert problem == "" and "(/tmp/results) is below /tmp, and nodes usually have their own /tmp" in note
-
-
-def test_data_on_this_machines_disk_is_noted(find, disk: Path) -> None:
-    words = ("data=imagefolder", f"data.dir={disk}/pictures")
-    assert find(*words) == ("", "")  # only the nodes have it
-    (disk / "pictures").mkdir()
-    problem, note = find(*words)
-    assert problem == "" and f"the data set ({disk}/pictures) is below {disk}" in note
 
 
 def test_nothing_is_submitted_or_resubmitted(disk: Path, tmp_path: Path, monkeypatch) -> None:
