@@ -18,13 +18,8 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
 
 SHORT = (
-    "model=mlp",
-    "model.hidden=[8]",
-    "trainer.max_epochs=2",
-    "trainer.accelerator=cpu",
-    "monitor.progress=none",
-    "checkpoint.local=null",
-)
+    "model=mlp", "model.hidden=[8]", "trainer.max_epochs=2", "trainer.accelerator=cpu", "monitor.progress=none", "checkpoint.local=null",
+)  # fmt: skip
 
 Trained = Callable[..., RunDir]
 Evaluate = Callable[..., tuple[int, str, str]]

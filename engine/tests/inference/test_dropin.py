@@ -14,10 +14,8 @@ from train_anywhere.runs.folder import RunDir
 from .conftest import SHORT, Evaluate, Trained, train_a_run
 
 ROWS, KERAS, STRANGERS = (
-    "engine.tests.training.lightning.strangers",
-    "engine.tests.training.keras.strangers",
-    "engine.tests.inference.torch_strangers",
-)
+    "engine.tests.training.lightning.strangers", "engine.tests.training.keras.strangers", "engine.tests.inference.torch_strangers",
+)  # fmt: skip
 COMMON = ("data.batch_size=10", *SHORT[2:])
 LIGHTNING = (f"data._target_={ROWS}.rows", "checkpoint.monitor=val_loss", *COMMON)
 WORDS = {
@@ -179,13 +177,8 @@ def test_no_test_split_is_needed(kind: str, trained: Trained, evaluated: Evaluat
 OWN_FILES = "engine.tests.inference.own_files"
 FROM_FILES = {
     "lightning": (f"task._target_={OWN_FILES}.FromFiles", f"data._target_={OWN_FILES}.Rows", *COMMON),
-    "keras": (
-        "framework=keras",
-        f"task._target_={KERAS}.OwnStep",
-        f"data._target_={OWN_FILES}.keras_rows",
-        *COMMON,
-    ),
-}
+    "keras": ("framework=keras", f"task._target_={KERAS}.OwnStep", f"data._target_={OWN_FILES}.keras_rows", *COMMON),
+}  # fmt: skip
 
 
 @BOTH

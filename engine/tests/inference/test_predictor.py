@@ -41,12 +41,8 @@ def runs(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         "data.image_size=16",
     )
     sizes = (
-        "data.batch_size=12",
-        "data.workers=0",
-        "model=mlp",
-        "model.hidden=[16]",
-        "trainer.max_epochs=12",
-    )
+        "data.batch_size=12", "data.workers=0", "model=mlp", "model.hidden=[16]", "trainer.max_epochs=12",
+    )  # fmt: skip
     return {
         framework: train_a_run(
             tmp_path_factory.mktemp(framework),

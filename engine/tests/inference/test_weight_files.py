@@ -106,17 +106,13 @@ def safetensors_bytes(data: bytes) -> bytes:
         ("w.bin", b"\x80\x04\x95\x0f\0\0\0\0\0\0\0}\x94.", "not a complete .bin file"),
         ("w.safetensors", b"\xff" * 8 + b"{}", "not a complete .safetensors file"),
         ("w.safetensors", b"\2\0\0\0\0\0\0\0[]", "not a complete .safetensors file"),
-        (
-            "w.safetensors",
-            (400_000).to_bytes(8, "little") + b"[" * 200_000 + b"]" * 200_000,
-            "not a complete .safetensors file",
-        ),
+        ("w.safetensors", (400_000).to_bytes(8, "little") + b"[" * 200_000 + b"]" * 200_000, "not a complete .safetensors file"),
         ("w.safetensors", safetensors_bytes(b"\0" * 3), "not a complete .safetensors file"),
         ("w.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         ("w.h5", b"x", r"not a file of weights: those end with \.safetensors"),
         ("folder.pt/notes", b"x", "is not a run folder"),
     ],
-)
+)  # fmt: skip
 def test_damaged_files_are_refused_before_a_run(
     make_config, name: str, content: bytes, message: str, tmp_path: Path
 ) -> None:

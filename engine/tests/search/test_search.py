@@ -117,10 +117,7 @@ def test_a_hopeless_trial_is_stopped(trial: Start, capsys: pytest.CaptureFixture
     for number in range(5):
         good = trial(number, "median")
         log_metrics(good.run, 0.8, 0.9)
-        good.watch(
-            Looks(1),
-            lambda: pytest.fail("stopped"),
-        )  # type: ignore[arg-type]
+        good.watch(Looks(1), lambda: pytest.fail("stopped"))  # type: ignore[arg-type]
         good.run.update(state="completed")
         good.finish()
     bad, stopped = trial(5, "median"), Event()
@@ -204,23 +201,16 @@ def test_options_of_the_sweeper() -> None:
 
 
 SEARCH = (
-    "-m",
-    "hydra/sweeper=optuna",
-    "optimizer.lr=tag(log,interval(1e-3,1e-1))",
-    "model.hidden=[8],[32]",
-    "model=mlp",
-)
+    "-m", "hydra/sweeper=optuna", "optimizer.lr=tag(log,interval(1e-3,1e-1))", "model.hidden=[8],[32]", "model=mlp",
+)  # fmt: skip
 
 
 def test_on_this_machine(train: Train, tmp_path: Path) -> None:
     """Two run at once, and the printed command for the best one trains it again."""
     results = tmp_path / "results"
     words = (
-        "hydra.sweeper.n_trials=2",
-        "hydra.sweeper.n_jobs=2",
-        "trainer.max_epochs=1",
-        "monitor.tensorboard=false",
-    )
+        "hydra.sweeper.n_trials=2", "hydra.sweeper.n_jobs=2", "trainer.max_epochs=1", "monitor.tensorboard=false",
+    )  # fmt: skip
     asked = (*SEARCH, *words, f"paths.results={results}")
     shown = train(*asked, "dry_run=true")
     assert "FloatDistribution(high=0.1, log=True, low=0.001" in shown.stdout and not results.exists(), (

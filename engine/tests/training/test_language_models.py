@@ -32,10 +32,7 @@ CASES = [
 
 @pytest.mark.slow
 @pytest.mark.horovod
-@pytest.mark.parametrize(
-    ("framework", "strategy", "besides"),
-    CASES,
-)
+@pytest.mark.parametrize(("framework", "strategy", "besides"), CASES)
 def test_two_devices_train_as_one(
     framework, strategy, besides, train, single, require, tmp_path: Path
 ) -> None:

@@ -6,12 +6,7 @@ import pytest
 
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.plan import (
-    limit_batches,
-    make_plan,
-    uneven_rows_note,
-    validation_due,
-)
+from train_anywhere.training.plan import limit_batches, make_plan, uneven_rows_note, validation_due
 
 Make = Callable[..., Config]
 

@@ -16,12 +16,8 @@ from train_anywhere.errors import ConfigError
 Train = Callable[..., "CompletedProcess[str]"]
 FRAMEWORKS = pytest.mark.parametrize("framework", ["lightning", "keras"])
 BASE = (
-    "model=mlp",
-    "model.hidden=[8]",
-    "model.dropout=0",
-    "monitor.report=false",
-    "monitor.sample_seconds=null",
-)
+    "model=mlp", "model.hidden=[8]", "model.dropout=0", "monitor.report=false", "monitor.sample_seconds=null",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -59,11 +55,9 @@ def info(folder: Path) -> dict[str, Any]:
 @FRAMEWORKS
 def test_early_stopping_waits_for_min_epochs(run: Callable[..., tuple[Path, str]], framework: str) -> None:
     stops = (
-        "trainer.early_stopping.patience=1",
-        "trainer.early_stopping.min_delta=100",
-        "trainer.max_epochs=6",
+        "trainer.early_stopping.patience=1", "trainer.early_stopping.min_delta=100", "trainer.max_epochs=6",
         "trainer.limit_train_batches=2",
-    )
+    )  # fmt: skip
     folder, printed = run(framework, *stops)
     assert info(folder)["epoch"] == 2
     assert printed.count("\nstopped early: val/loss was not better than ") == 1
@@ -180,15 +174,9 @@ def test_a_model_overfits_the_same_batches(run: Callable[..., tuple[Path, str]],
 def test_gradients_are_clipped_by_value(run: Callable[..., tuple[Path, str]], framework: str) -> None:
     """SGD with rate 1 moves no weight by more than the limit in a step: the loss hardly changes."""
     words = (
-        "optimizer=sgd",
-        "optimizer.lr=1.0",
-        "optimizer.momentum=0",
-        "optimizer.weight_decay=0",
-        "schedule=constant",
-        "trainer.max_steps=8",
-        "trainer.log_every_n_steps=1",
-        "trainer.overfit_batches=1",
-    )
+        "optimizer=sgd", "optimizer.lr=1.0", "optimizer.momentum=0", "optimizer.weight_decay=0", "schedule=constant",
+        "trainer.max_steps=8", "trainer.log_every_n_steps=1", "trainer.overfit_batches=1",
+    )  # fmt: skip
     free, _ = run(framework, *words)
     clipped, _ = run(
         framework, *words, "trainer.gradient_clip_val=1e-6", "trainer.gradient_clip_algorithm=value"

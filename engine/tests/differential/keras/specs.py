@@ -40,9 +40,7 @@ def draw(seed: int) -> Spec:
         "weighted": r.sample(["mse"], r.randint(0, 1)),
         "own": own,
         "returns": r.choice(RETURNS),
-        "optimizer": r.choice(
-            ("sgd", "momentum", "adam", "scheduled", "clipped", "accumulating", "averaging")
-        ),
+        "optimizer": r.choice(("sgd", "momentum", "adam", "scheduled", "clipped", "accumulating", "averaging")),
         "eager": r.random() < 0.15,
         "train": r.choice(kinds),
         "val": r.choice(evaluated),
@@ -58,7 +56,7 @@ def draw(seed: int) -> Spec:
         "log": r.choice((1, 2, 50)),
         "callbacks": [draw_callback(r) for _ in range(r.randint(0, 2))],
         "stop": r.random(),
-    }
+    }  # fmt: skip
     if "train_step" in own and "test_step" not in own and spec["returns"] != "metrics":
         spec["own"] = [*own, "test_step"]
     if spec["train"] == "generator" and not spec["steps"]:

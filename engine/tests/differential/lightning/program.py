@@ -71,16 +71,8 @@ SHORT = {"batch": "b", "batch_idx": "i", "dataloader_idx=0": "which=0", "outputs
 NAMES = ("width", "lr", "config", "seed", "target", "kwargs", "framework", "path", "stage", "device")
 MODES = ("max_size_cycle", "min_size", "max_size")
 KINDS = (
-    "map",
-    "shuffle",
-    "sampler",
-    "batch_sampler",
-    "iterable",
-    "own_iter",
-    "own_len",
-    "stateful",
-    "batches",
-)
+    "map", "shuffle", "sampler", "batch_sampler", "iterable", "own_iter", "own_len", "stateful", "batches",
+)  # fmt: skip
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "max_steps": (1, 3, 5), "limit_train_batches": (1, 2, 3, 0.5), "limit_val_batches": (0, 1, 2, 0.5),
     "limit_test_batches": (0, 1, 2, 0.5), "check_val_every_n_epoch": (2,), "num_sanity_val_steps": (1, 2, -1),

@@ -269,12 +269,9 @@ ONE_MODEL = {
     "average written over": (task("OwnStep"), *AVERAGED, SWAP, "+callbacks.s.swap_on_epoch=true"),
     "own kind of Keras' swap": (task("OwnStep"), *AVERAGED[:3], f"+callbacks.s._target_={HERE}.Swaps"),
     "own swap": (task("OwnStep"), f"+callbacks.s._target_={HERE}.SwapsItself"),
-    "own change at the end": (
-        task("OwnStep"),
-        f"+callbacks.s={{_target_: {HERE}.SwapsItself, at_end: true}}",
-    ),
+    "own change at the end": (task("OwnStep"), f"+callbacks.s={{_target_: {HERE}.SwapsItself, at_end: true}}"),
     "best restored": (task("OwnStep"), f"+callbacks.s={BEST}", "trainer.max_epochs=6"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("overrides", [pytest.param(words, id=name) for name, words in ONE_MODEL.items()])
@@ -456,10 +453,8 @@ def test_a_callback_ends_the_run_as_in_fit_and_is_named(make_run: Make, capsys) 
 
 def test_a_monitor_may_have_its_name_in_keras(make_run: Make) -> None:
     words = (
-        "checkpoint.monitor=val_mae",
-        "trainer.early_stopping.monitor=loss",
-        "trainer.early_stopping.patience=5",
-    )
+        "checkpoint.monitor=val_mae", "trainer.early_stopping.monitor=loss", "trainer.early_stopping.patience=5",
+    )  # fmt: skip
     config, run = make_run(*BASE, task("OwnStep"), *words, "trainer.max_epochs=1")
     assert (config.checkpoint.monitor, config.trainer.early_stopping.monitor) == ("val/mae", "train/loss")
     run_keras(config, run)
@@ -573,10 +568,8 @@ def test_no_validation_is_one_note(make_run: Make, capsys: pytest.CaptureFixture
 
 def test_early_stopping_without_validation_looks_at_the_training(make_run: Make) -> None:
     words = (
-        "trainer.early_stopping.monitor=train/loss",
-        "trainer.early_stopping.min_delta=1e9",
-        "trainer.max_epochs=9",
-    )
+        "trainer.early_stopping.monitor=train/loss", "trainer.early_stopping.min_delta=1e9", "trainer.max_epochs=9",
+    )  # fmt: skip
     outcome, _ = trained(
         make_run,
         task("compiled"),

@@ -69,10 +69,7 @@ def test_ranks_that_part_are_an_error(train, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "overrides, says",
     [
-        (
-            (task("summed"),),
-            "the model is compiled with a loss of reduction='sum', and the gradients of 2 ranks",
-        ),
+        ((task("summed"),), "the model is compiled with a loss of reduction='sum', and the gradients of 2 ranks"),
         (
             (task("weighed_mean"), "data.kind=weighted"),
             "the model is compiled with a loss of reduction='mean_with_sample_weight', and the gradients of 2 ranks",
@@ -89,7 +86,7 @@ def test_ranks_that_part_are_an_error(train, tmp_path: Path) -> None:
         ((task("OddMetric"),), "the metric 'largest' is a Largest with its own update_state"),
     ],
     ids=["sum", "weighed mean", "accumulation", "metric"],
-)
+)  # fmt: skip
 def test_what_can_not_be_right_on_two_devices(train, overrides, says: str, tmp_path: Path) -> None:
     options = ("strategy=mirrored", "trainer.devices=2", f"paths.results={tmp_path}")
     done = train(*BASE, *overrides, *options)

@@ -152,15 +152,10 @@ def decayed(config: Config, built: bool = True) -> dict[str, bool]:
     [
         ["optimizer=sgd", "optimizer.weight_decay=0.1"],
         ["optimizer=adamw", "optimizer.weight_decay=0.1"],
-        [
-            "optimizer=custom",
-            "optimizer._target_=keras.optimizers.Lion",
-            "optimizer.lr=0.01",
-            "+optimizer.weight_decay=0.1",
-        ],
+        ["optimizer=custom", "optimizer._target_=keras.optimizers.Lion", "optimizer.lr=0.01", "+optimizer.weight_decay=0.1"],
         ["optimizer=sgd", "optimizer.weight_decay=0.1", "trainer.precision=16-mixed"],
     ],
-)
+)  # fmt: skip
 @pytest.mark.quick("optimizer3")
 def test_named_parameters_are_not_decayed(make_config, optimizer: list[str]) -> None:
     config = make_config(*optimizer, "schedule=constant", "optimizer.no_decay=[bias,NORM]")

@@ -19,21 +19,13 @@ from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir, open_run
 
 SMALL = (
-    "framework=keras",
-    "monitor.progress=none",
-    "trainer.max_epochs=4",
-    "trainer.limit_train_batches=6",
-    "trainer.log_every_n_steps=2",
+    "framework=keras", "monitor.progress=none", "trainer.max_epochs=4", "trainer.limit_train_batches=6", "trainer.log_every_n_steps=2",
     "data.batch_size=32",
-)
+)  # fmt: skip
 EVERYTHING = (
-    "model.width=4",
-    "model.dropout=0.3",
-    "trainer.accumulate_grad_batches=2",
-    "trainer.gradient_clip_val=1.0",
-    "trainer.early_stopping.patience=3",
-    "checkpoint.every_n_steps=2",
-)
+    "model.width=4", "model.dropout=0.3", "trainer.accumulate_grad_batches=2", "trainer.gradient_clip_val=1.0",
+    "trainer.early_stopping.patience=3", "checkpoint.every_n_steps=2",
+)  # fmt: skip
 
 
 def run_keras(config: Config, run: RunDir, stop: Stop | None = None) -> Outcome:

@@ -83,11 +83,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "ranks_of_node",
-    [(2,), (2, 1)],
-    ids=["two ranks", "three ranks on two nodes"],
-)
+@pytest.mark.parametrize("ranks_of_node", [(2,), (2, 1)], ids=["two ranks", "three ranks on two nodes"])
 def test_ranks_train_as_one(ranks_of_node: tuple[int, ...], alone: dict[str, Any], tmp_path: Path) -> None:
     """Without averaged gradients the ranks' weights would differ from the first step."""
     ranks = train(tmp_path, ranks_of_node, *PLAIN)

@@ -13,21 +13,14 @@ from .conftest import Fit, assert_resumes
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 TABLE = (
-    "task=regression",
-    "data=friedman",
-    "data.length=480",
-    "data.val_length=96",
-    "model=mlp",
-    "model.hidden=[8]",
-)
+    "task=regression", "data=friedman", "data.length=480", "data.val_length=96", "model=mlp", "model.hidden=[8]",
+)  # fmt: skip
 SHORT = (*TABLE, "trainer.max_epochs=3", "monitor.progress=none", "trainer.log_every_n_steps=1")
 CYCLE = ("schedule._target_=torch.optim.lr_scheduler.OneCycleLR", "schedule.max_lr=0.1")
 PLATEAU = (
-    "schedule._target_=torch.optim.lr_scheduler.ReduceLROnPlateau",
-    "schedule.interval=epoch",
-    "schedule.patience=0",
+    "schedule._target_=torch.optim.lr_scheduler.ReduceLROnPlateau", "schedule.interval=epoch", "schedule.patience=0",
     "schedule.threshold=0.5",
-)
+)  # fmt: skip
 
 
 def rates(run: RunDir) -> list[float]:

@@ -79,14 +79,11 @@ def beyond_the_state() -> list[Any]:
         (changed(loops={}), "can't be resumed"),
         (changed(rank_states=[torch.zeros(3)]), "holds more than tensors and numbers"),
         (changed(rank_states=[packed(random=[[1], [2], 3])]), "can't be resumed"),
-        (
-            changed(rank_states=[packed(random=beyond_the_state())]),
-            "random states of numpy have position 625",
-        ),
+        (changed(rank_states=[packed(random=beyond_the_state())]), "random states of numpy have position 625"),
         (without("rank_states"), "can't be resumed"),
         (without("optimizer_states"), "can't be resumed"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.quick(
     "<lambda>-can't be read: File is not a zip file0", "<lambda>-can't be read: File is not a zip file1"
 )

@@ -42,15 +42,8 @@ def check_values(ranks: list[dict[str, Any]]) -> None:
         got = rank["metrics"]
         for kind in ("val", "test"):
             names = (
-                "sync",
-                "own",
-                "given",
-                "dict",
-                "group",
-                "torchmetrics",
-                "forked_epoch",
-                "own_forked_epoch",
-            )
+                "sync", "own", "given", "dict", "group", "torchmetrics", "forked_epoch", "own_forked_epoch",
+            )  # fmt: skip
             assert {n: got[f"{kind}_{n}"] for n in names} == pytest.approx(dict.fromkeys(names, MEAN))
             for sync in (False, True):
                 assert [got[f"{kind}_{n}_{sync}"] for n in ("sum", "max", "min")] == [1496.0, 256.0, 0.0]

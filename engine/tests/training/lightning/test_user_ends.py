@@ -15,20 +15,11 @@ from .ending_strangers import RAISED
 MakeRun = Callable[..., tuple[Config, RunDir]]
 HERE = "engine.tests.training.lightning.ending_strangers"
 SHORT = (
-    "data.batch_size=8",
-    "trainer.max_epochs=1",
-    "monitor.progress=none",
-    "trainer.accelerator=cpu",
-    "checkpoint.monitor=val_loss",
-)
+    "data.batch_size=8", "trainer.max_epochs=1", "monitor.progress=none", "trainer.accelerator=cpu", "checkpoint.monitor=val_loss",
+)  # fmt: skip
 PLACES = (
-    "training_step",
-    "validation_step",
-    "on_train_epoch_start",
-    "on_train_epoch_end",
-    "on_validation_epoch_end",
-    "configure_optimizers",
-)
+    "training_step", "validation_step", "on_train_epoch_start", "on_train_epoch_end", "on_validation_epoch_end", "configure_optimizers",
+)  # fmt: skip
 CASES = [
     *(("StopIteration", f"task.at={place}") for place in PLACES),
     ("StopIteration", "task.at=training_step", "task.by_hand=true"),

@@ -14,12 +14,7 @@ from train_anywhere.files import ROOT
 
 Attempt = Callable[..., "subprocess.CompletedProcess[str]"]
 
-SMALL = (
-    "task=regression",
-    "model=mlp",
-    "data=friedman",
-    "cluster.site.internet=false",
-)
+SMALL = ("task=regression", "model=mlp", "data=friedman", "cluster.site.internet=false")
 """A table: no framework is needed to log."""
 
 

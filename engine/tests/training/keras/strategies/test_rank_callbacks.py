@@ -27,9 +27,7 @@ def with_horovodrun(run: RunDir, out: Path, *step: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.fixture(
-    params=["multiworker_mirrored", pytest.param("horovod", marks=pytest.mark.horovod)],
-)
+@pytest.fixture(params=["multiworker_mirrored", pytest.param("horovod", marks=pytest.mark.horovod)])
 def strategy(request: pytest.FixtureRequest, require: Callable[..., None]) -> tuple[str, Launch]:
     """One of those with several ranks, and what starts two."""
     if request.param == "horovod":

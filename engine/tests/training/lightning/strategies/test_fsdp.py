@@ -84,11 +84,9 @@ def test_a_run_resumes_on_another_number_of_ranks(train: Train, tmp_path: Path) 
 
 
 DROP_IN = (
-    "task._target_=engine.tests.training.lightning.strangers.Plain",
-    "data._target_=engine.tests.training.lightning.strangers.rows",
-    "data.batch_size=10",
-    "checkpoint.monitor=val_loss",
-)
+    "task._target_=engine.tests.training.lightning.strangers.Plain", "data._target_=engine.tests.training.lightning.strangers.rows",
+    "data.batch_size=10", "checkpoint.monitor=val_loss",
+)  # fmt: skip
 
 
 @pytest.mark.slow
