@@ -215,7 +215,7 @@ def kill_each(folder: Path) -> None:
 def test_a_killed_prune(tmp_path: Path) -> None:
     if not works(tmp_path):
         pytest.skip("needs root: `prune` runs where only its folder can be written")
-    code = f"from engine.tests.commands.test_killed_prune import kill_each, Path; kill_each(Path({str(tmp_path)!r}))"
+    code = f"from engine.tests.commands.test_prune_and_diff import kill_each, Path; kill_each(Path({str(tmp_path)!r}))"
     environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TRAIN_ROOT": str(ROOT)}
     environ["PYTHONPATH"] = f"{ROOT}:{ENGINE}"
     done: subprocess.CompletedProcess[str] = confined(tmp_path, [sys.executable, "-c", code], env=environ)
