@@ -6,6 +6,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from train_anywhere.config.strict import did_you_mean
@@ -55,41 +56,30 @@ def summarize(
     keys, groups = differing_keys(found, over), dict[tuple[str, ...], list[float]]()
     for run, values in zip(found, keys, strict=True):
         known = [value for _, value in curves.get(run.folder.path, []) if value == value]
-        groups.setdefault((*values.values(),), []).append(
-            {"min": min, "max": max}[way](known, default=math.nan)
-        )
-    rows = [(*values, *average(known)) for values, known in groups.items()]
-    rows.sort(key=lambda row: (math.isnan(row[-3]), -row[-3] if way == "max" else row[-3]))
+        best = min(known, default=math.nan) if way == "min" else max(known, default=math.nan)
+        groups.setdefault((*values.values(),), []).append(best)
+    rows = [(group, average(values)) for group, values in groups.items()]
+    rows.sort(key=lambda row: (row[1].runs == 0, row[1].mean if way == "min" else -row[1].mean))
     titles = [*keys[0], name, "spread", "runs"]
     if form == "latex":
-        return latex([*keys[0], name, "runs"], rows)
+        return format_latex([*keys[0], name, "runs"], rows)
     if form == "json":
-        return dumps([dict(zip(titles, row, strict=True)) for row in rows])
-    cells = [[*row[:-3], f"{row[-3]:.6g}", f"{row[-2]:.2g}", str(row[-1])] for row in rows]
+        return dumps([dict(zip(titles, (*group, *values), strict=True)) for group, values in rows])
+    cells = [[*group, f"{y.mean:.6g}", f"{y.spread:.2g}", str(y.runs)] for group, y in rows]
     if form == "csv":
         csv.writer(text := io.StringIO(), lineterminator="\n").writerows([titles, *cells])
         return text.getvalue().rstrip("\n")
-    columns = [Column[list[str]](title, lambda row, at=at: row[at]) for at, title in enumerate(titles)]
-    return format_table(columns, cells)
+    return format_table([Column(title, itemgetter(at)) for at, title in enumerate(titles)], cells)
 
 
-def latex(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def format_latex(titles: Sequence[str], rows: Sequence[tuple[Sequence[str], Average]]) -> str:
     """Return a table for LaTeX with booktabs, as many decimals as two digits of the spread."""
-    lines = []
-    for *keys, mean, spread, runs in rows:
-        digits = 4 if not spread or math.isnan(spread) else max(0, 1 - math.floor(math.log10(spread)))
-        error = "" if math.isnan(spread) else rf" \pm {spread:.{digits}f}"
-        lines.append(
-            rf"{' & '.join(map(escape, keys))}{' & ' * bool(keys)}${mean:.{digits}f}{error}$ & {runs} \\"
-        )
-    head = [
-        rf"\begin{{tabular}}{{{'l' * len(titles)}}}",
-        r"\toprule",
-        rf"{' & '.join(map(escape, titles))} \\",
-    ]
-    return "\n".join([*head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}"])
-
-
-def escape(text: object) -> str:
-    """Return text with LaTeX's special characters escaped."""
-    return re.sub(r"[&%$#_{}]", r"\\\g<0>", str(text).replace("\\", r"\textbackslash "))
+    cells = [titles]
+    for group, (mean, spread, runs) in rows:
+        digits = max(0, 1 - math.floor(math.log10(spread))) if spread > 0 else 4
+        error = rf" \pm {spread:.{digits}f}" if spread == spread else ""
+        cells.append([*group, f"${mean:.{digits}f}{error}$", str(runs)])
+    escaped = [[re.sub(r"[&%#_{}]", r"\\\g<0>", text) for text in row] for row in cells]
+    head, *lines = [" & ".join(row) + r" \\" for row in escaped]
+    start = [rf"\begin{{tabular}}{{{'l' * len(titles)}}}", r"\toprule", head, r"\midrule"]
+    return "\n".join([*start, *lines, r"\bottomrule", r"\end{tabular}"])
