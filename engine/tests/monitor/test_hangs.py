@@ -15,27 +15,9 @@ from train_anywhere.monitor.ranks import ENDED, GONE, RankStatus
 from train_anywhere.runs.lock import process_start
 
 RANK = RankStatus(
-    rank=0,
-    world_size=4,
-    host="node1",
-    pid=1,
-    started=1,
-    stacks=1,
-    process="S",
-    section="step",
-    place="backward",
-    turn=2,
-    batch=5,
-    step=57,
-    seconds=100.0,
-    silent=1.0,
-    longest=0.5,
-    own=1.0,
-    data=0.1,
-    trained=57,
-    beats=171,
-    clock=1000.0,
-)
+    rank=0, world_size=4, host="node1", pid=1, started=1, stacks=1, process="S", section="step", place="backward", turn=2, batch=5, step=57,
+    seconds=100.0, silent=1.0, longest=0.5, own=1.0, data=0.1, trained=57, beats=171, clock=1000.0,
+)  # fmt: skip
 
 
 def ranks(*differences: dict[str, Any]) -> list[RankStatus]:
@@ -94,53 +76,41 @@ def test_a_small_bound_counts_for_all_but_the_start() -> None:
     assert limit(replace(RANK, section="start"), 6.0) == 600.0
 
 
-def test_the_rank_with_the_least_progress_is_named() -> None:
-    late = {"silent": 200.0}
-    hang = find_hang(ranks(late, late, {**late, "place": "forward"}, late), 1800.0)
-    assert hang and hang.numbers == (2,)
-    assert (
-        describe(hang)
-        == "rank 2 on node2 hangs in step 58, in the forward pass, for 200 s; ranks 0-1,3 wait for it."
-    )
+LATE, WAITING = {"silent": 200.0}, {"silent": 200.0, "turn": 4}
+AT_WORK = {"section": "checkpoint", "place": "", "turn": 3, "silent": 200.0}
+DONE = {"process": ENDED, "section": "end", "silent": 5000.0}
+VALIDATES = {"section": "validation", "place": "", "batch": 7, "silent": 2000.0}
+HANGS: dict[str, tuple[list[dict[str, Any]], tuple[int, ...], list[str]]] = {
+    "the least progress": (
+        [LATE, LATE, {**LATE, "place": "forward"}, LATE], (2,),
+        ["rank 2 on node2 hangs in step 58, in the forward pass, for 200 s; ranks 0-1,3 wait for it."],
+    ),
+    "among equals the one that is stopped": (
+        [LATE, {**LATE, "process": "T"}, LATE], (1,), ["rank 1 on node1 hangs", "its process is stopped"],
+    ),
+    "all": ([LATE] * 4, (0, 1, 2, 3), ["ranks 0-1 on node1, ranks 2-3 on node2 hang in step 58"]),
+    "ranks that wait for one at work, such as a checkpoint of rank 0": ([AT_WORK, WAITING], (), []),
+    "one that is at work for too long": ([{**AT_WORK, "silent": 1801.0}, WAITING], (0,), []),
+    "ranks that are done": ([DONE, DONE], (), []),
+    "one that has ended": ([LATE, {**DONE, "process": GONE, "section": "step"}], (1,), ["its process has ended"]),
+    "outside of steps": ([VALIDATES], (0,), ["rank 0 on node1 hangs in the section 'validation' after 7 batches, for 2000 s."]),
+}  # fmt: skip
+"""What differs of each rank, the ranks that hang, and parts of the description."""
 
 
-def test_among_equals_the_process_that_is_stopped_is_named() -> None:
-    late = {"silent": 200.0}
-    hang = find_hang(ranks(late, {**late, "process": "T"}, late), 1800.0)
-    assert hang and hang.numbers == (1,)
-    assert "rank 1 on node1 hangs" in describe(hang) and "its process is stopped" in describe(hang)
+@pytest.mark.parametrize("case", HANGS)
+def test_the_ranks_that_hang_are_found_and_described(case: str) -> None:
+    differences, numbers, parts = HANGS[case]
+    hang = find_hang(ranks(*differences), 10.0 if case == "ranks that are done" else 1800.0)
+    assert (hang.numbers if hang else ()) == numbers
+    assert all(hang and part in describe(hang) for part in parts)
 
 
 def test_among_equals_the_one_with_another_stack_is_named() -> None:
-    hang = find_hang(ranks(*[{"silent": 200.0}] * 4), 1800.0)
-    assert hang and hang.numbers == (0, 1, 2, 3)
-    assert "ranks 0-1 on node1, ranks 2-3 on node2 hang in step 58" in describe(hang)
+    hang = find_hang(ranks(*[LATE] * 4), 1800.0)
+    assert hang and describe(hang, [2]).startswith("rank 2 on node2 hangs")
     assert minority_ranks({0: "all_reduce", 1: "all_reduce", 2: "read", 3: "all_reduce"}) == [2]
-    assert describe(hang, [2]).startswith("rank 2 on node2 hangs")
     assert minority_ranks({0: "a", 1: "b"}) == []
-
-
-def test_ranks_that_wait_for_one_at_work_do_not_hang() -> None:
-    """Only rank 0 writes a checkpoint, for longer than a step may take."""
-    waiting = {"silent": 200.0, "turn": 4}
-    at_work = {"section": "checkpoint", "place": "", "turn": 3, "silent": 200.0}
-    assert find_hang(ranks(at_work, waiting), 1800.0) is None
-    assert find_hang(ranks({**at_work, "silent": 1801.0}, waiting), 1800.0)
-
-
-def test_a_rank_that_is_done_waits_for_nobody() -> None:
-    done = {"process": ENDED, "section": "end", "silent": 5000.0}
-    assert find_hang(ranks(done, done), 10.0) is None
-    hang = find_hang(ranks({"silent": 200.0}, {**done, "process": GONE, "section": "step"}), 1800.0)
-    assert hang and hang.numbers == (1,) and "its process has ended" in describe(hang)
-
-
-def test_a_hang_outside_of_steps_is_described() -> None:
-    hang = find_hang(ranks({"section": "validation", "place": "", "batch": 7, "silent": 2000.0}), 1800.0)
-    assert (
-        hang
-        and describe(hang) == "rank 0 on node1 hangs in the section 'validation' after 7 batches, for 2000 s."
-    )
 
 
 def test_numbers_in_spans() -> None:

@@ -11,27 +11,27 @@ from train_anywhere.training.plan import limit_batches, make_plan, uneven_rows_n
 Make = Callable[..., Config]
 
 
-def test_whole_run(make_config: Make) -> None:
-    plan = make_plan(make_config("data.batch_size=10", "trainer.max_epochs=3"), 10, 3, 2, world_size=2)
-    assert (plan.batch_per_rank, plan.train_batches, plan.val_batches, plan.test_batches) == (5, 10, 3, 2)
-    assert (plan.steps_per_epoch, plan.max_epochs, plan.total_steps) == (10, 3, 30)
+PLANS: list[tuple[str, tuple[int, ...], dict[str, int]]] = [
+    ("data.batch_size=10 trainer.max_epochs=3", (10, 3, 2, 2), {
+        "batch_per_rank": 5, "train_batches": 10, "val_batches": 3, "test_batches": 2, "steps_per_epoch": 10, "max_epochs": 3,
+        "total_steps": 30,
+    }),
+    # an incomplete window of accumulated batches is left out
+    ("data.batch_size=10 trainer.accumulate_grad_batches=4", (10, 2, 2, 1), {"train_batches": 8, "steps_per_epoch": 2}),
+    ("data.batch_size=10 trainer.max_steps=13", (10, 2, 2, 1), {"total_steps": 13, "max_epochs": 2}),
+    ("trainer.fast_dev_run=true trainer.accumulate_grad_batches=8", (10, 2, 0, 1), {
+        "total_steps": 1, "train_batches": 1, "val_batches": 1, "test_batches": 0,
+    }),
+    ("data.batch_size=10 trainer.overfit_batches=3", (10, 8, 2, 1), {"train_batches": 3, "val_batches": 3, "test_batches": 2}),
+    ("data.batch_size=10 trainer.overfit_batches=3 trainer.limit_val_batches=0", (10, 8, 2, 1), {"val_batches": 0}),
+]  # fmt: skip
+"""Keys; batches of training, validation and test, and ranks; facts of the plan."""
 
 
-def test_accumulation_leaves_out_an_incomplete_window(make_config: Make) -> None:
-    plan = make_plan(make_config("data.batch_size=10", "trainer.accumulate_grad_batches=4"), 10, 2, 2, 1)
-    assert (plan.train_batches, plan.steps_per_epoch) == (8, 2)
-
-
-def test_max_steps_ends_in_the_middle_of_an_epoch(make_config: Make) -> None:
-    plan = make_plan(make_config("data.batch_size=10", "trainer.max_steps=13"), 10, 2, 2, 1)
-    assert (plan.total_steps, plan.max_epochs) == (13, 2)
-
-
-def test_fast_dev_run_is_one_batch_of_each(make_config: Make) -> None:
-    plan = make_plan(
-        make_config("trainer.fast_dev_run=true", "trainer.accumulate_grad_batches=8"), 10, 2, 0, 1
-    )
-    assert (plan.total_steps, plan.train_batches, plan.val_batches, plan.test_batches) == (1, 1, 1, 0)
+@pytest.mark.parametrize(("words", "sizes", "expected"), PLANS)
+def test_plans(make_config: Make, words: str, sizes: tuple[int, ...], expected: dict[str, int]) -> None:
+    plan = make_plan(make_config(*words.split()), *sizes)
+    assert {name: getattr(plan, name) for name in expected} == expected
 
 
 def test_limits() -> None:
@@ -98,13 +98,6 @@ def test_an_interval_longer_than_an_epoch_is_refused(make_config: Make) -> None:
     ):
         make_plan(make_config(*words), 10, 1, 1, 1)
     assert make_plan(make_config(*words, "trainer.limit_val_batches=0"), 10, 1, 1, 1).val_batches == 0
-
-
-def test_the_same_few_batches(make_config: Make) -> None:
-    words = ("data.batch_size=10", "trainer.overfit_batches=3")
-    plan = make_plan(make_config(*words), 10, 8, 2, 1)
-    assert (plan.train_batches, plan.val_batches, plan.test_batches) == (3, 3, 2)
-    assert make_plan(make_config(*words, "trainer.limit_val_batches=0"), 10, 8, 2, 1).val_batches == 0
 
 
 @pytest.mark.parametrize(
