@@ -36,22 +36,13 @@ SPREAD = "spread of the weights 0"
 @pytest.mark.parametrize(
     "launch, program, arguments, there",
     [
-        ("srun", "horovod_minimal.py", [], "average of the ranks: 1.5"),
-        ("srun", "main.py", ["--ddp"], SPREAD),
-        *(
-            pytest.param(launch, program, arguments, there, marks=pytest.mark.slow)
-            for launch, program, arguments, there in (
-                ("mpirun", "horovod_minimal.py", [], "average of the ranks: 1.5"),
-                ("srun", "train_hvd.py", ["--epochs", "3"], SPREAD),
-                ("horovodrun", "train_hvd.py", ["--epochs", "3"], SPREAD),
-                ("mpirun", "train_hvd.py", ["--epochs", "3"], SPREAD),
-                ("torchrun", "main.py", ["--ddp"], SPREAD),
-                ("mpirun", "main.py", ["--ddp"], SPREAD),
-                ("srun", "tf_workers.py", [], "workers counted: 4 of 4"),
-            )
-        ),
+        *((launch, "horovod_minimal.py", [], "average of the ranks: 1.5") for launch in ("srun", "mpirun")),
+        *((launch, "train_hvd.py", ["--epochs", "3"], SPREAD) for launch in ("srun", "horovodrun", "mpirun")),
+        *((launch, "main.py", ["--ddp"], SPREAD) for launch in ("srun", "torchrun", "mpirun")),
+        ("srun", "tf_workers.py", [], "workers counted: 4 of 4"),
     ],
 )
+@pytest.mark.quick("srun-main.py-arguments5-spread of the weights 0")
 def test_programs_of_guides(
     login: Login, launch: str, program: str, arguments: list[str], there: str
 ) -> None:

@@ -196,6 +196,7 @@ def processes(login: Login, node: str, pattern: str) -> list[str]:
     "what", ["[r]esumable.py --epochs", "^[^ ]+ -u [^ ]*[t]rain.py --run"], ids=["program", "rank"]
 )
 @pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.quick("1-program", "2-rank")
 def test_a_killed_rank_is_named_with_the_memory_limit(login: Login, what: str, nodes: int) -> None:
     """On two nodes the last rank is killed, and srun ends the first one. A killed srun comes back."""
     words = ("cluster=slurm", f"trainer.nodes={nodes}", "trainer.devices=1")
