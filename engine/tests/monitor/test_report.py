@@ -193,11 +193,14 @@ def test_a_failed_run_shows_its_reason(tmp_path: Path) -> None:
     assert describe(attempt) == "steps 0 to 4: failed (ValueError: <no rows>)"
 
 
-def test_who_ended_a_run_early_is_shown(tmp_path: Path) -> None:
-    facts = Facts({"state": "completed", "ended_by": "EarlyStopping ended training after step 12 of 40"}, {})
-    assert "<li>EarlyStopping ended training after step 12 of 40</li>" in page(
-        RunDir(tmp_path), facts, features.describe
-    )
+def test_who_ended_a_run_early_and_notes_of_the_training_are_shown(tmp_path: Path) -> None:
+    info = {
+        "state": "completed",
+        "ended_by": "EarlyStopping ended it",
+        "notes": ["module.env changes <often>"],
+    }
+    html = page(RunDir(tmp_path), Facts(info, {}), features.describe)
+    assert "<li>EarlyStopping ended it</li>" in html and "<li>module.env changes &lt;often&gt;</li>" in html
 
 
 def test_a_day_is_named_once() -> None:

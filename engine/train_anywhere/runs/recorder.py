@@ -93,6 +93,13 @@ class RunRecorder:
         """Record facts of the model, data and device in run.json."""
         self.run.update_or_defer(**facts)
 
+    def record_note(self, line: str) -> None:
+        """Add a line to the report of the run. It stays when the run is resumed."""
+        with suppress(CheckpointError):
+            info = self.run.read_info()
+            notes = dict.fromkeys([*info.get("notes", []), line])
+            self.run.update_or_defer(info, notes=[*notes])
+
     def record_first_step(self, step: int) -> None:
         """Record the optimizer step that this attempt starts at."""
         run, info = self.run, self.run.read_info()

@@ -16,6 +16,7 @@ from train_anywhere.errors import CheckpointError, ConfigError, DataError
 from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir, open_run
+from train_anywhere.runs.recorder import RunRecorder
 
 HERE = "engine.tests.training.keras.strangers"
 BASE = (
@@ -38,7 +39,7 @@ def task(name: str) -> str:
 def run_keras(config: Config, run: RunDir, stop: Stop | None = None) -> Outcome:
     from train_anywhere.training.keras.run import train
 
-    return train(config, RankProcess(run, Topology(), stop or Stop()))
+    return train(config, RankProcess(run, Topology(), stop or Stop(), RunRecorder(run)))
 
 
 def trained(make_run: Make, *overrides: str) -> tuple[Outcome, RunDir]:
@@ -242,14 +243,16 @@ def test_a_state_that_is_none_is_refused(saved: dict[str, str]) -> None:
     from train_anywhere.training.keras.strategies.base import Strategy
 
     with pytest.raises(CheckpointError, match="attributes can't be read"):
-        CallbackStates({"callbacks.a": KeepsState()}, keras.Sequential()).restore(saved, Strategy())
+        CallbackStates({"callbacks.a": KeepsState()}, keras.Sequential(), print).restore(saved, Strategy())
 
 
 def test_state_that_can_not_be_kept_is_said_at_the_first_checkpoint(make_run: Make, capsys) -> None:
     odd = (f"+callbacks.a._target_={HERE}.KeepsState", "+callbacks.a.odd=true", "trainer.max_epochs=1")
-    trained(make_run, task("OwnStep"), "schedule=constant", *odd)
-    said = "".join(capsys.readouterr())
-    assert said.count("callbacks.a.odd (object) changes in training and is not in a checkpoint") == 1
+    _, run = trained(make_run, task("OwnStep"), "schedule=constant", *odd)
+    line = "callbacks.a.odd (object) changes in training and is not in a checkpoint"
+    assert "".join(capsys.readouterr()).count(line) == 1
+    (note,) = run.read_info()["notes"]
+    assert note.startswith(line)
 
 
 @pytest.mark.slow

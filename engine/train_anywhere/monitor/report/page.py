@@ -119,6 +119,7 @@ def page(run: RunDir, facts: Facts, describe: Describe) -> str:
         verdicts=[
             *([f"Failed: {reason}"] if reason else []),
             *([ended_by] if ended_by else []),
+            *facts.info.get("notes", []),
             *verdicts,
         ],
         rows={"Attempts": resume_summary(run, facts.info, alive), **rows},

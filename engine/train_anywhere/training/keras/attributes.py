@@ -10,6 +10,10 @@ from train_anywhere.training.attributes import Framework
 
 ARRAYS = (tf.Tensor, tf.Variable, keras.Variable)
 
+WALKED = (keras.layers.Layer, keras.callbacks.Callback, keras.metrics.Metric)
+LOOKED_AT = (*ARRAYS, *WALKED, keras.random.SeedGenerator)
+"""Types of Keras whose objects users keep in attributes. All others, such as iterators, are helpers of `fit`."""
+
 
 def own_names() -> set[str]:
     """Return the attributes that Keras gives to models, layers and callbacks."""
@@ -29,7 +33,7 @@ class Keras(Framework):
         keras.optimizers.schedules.LearningRateSchedule,
         keras.KerasTensor,
     )
-    walked = (keras.layers.Layer, keras.callbacks.Callback, keras.metrics.Metric)
+    walked = WALKED
 
     def __init__(self) -> None:
         self._own = own_names()
@@ -74,15 +78,21 @@ class Keras(Framework):
         """Return the attributes of a model, layer, metric or callback that are the user's."""
         if not isinstance(owner, self.walked):
             return None
-        is_kerass = type(owner).__module__.startswith("keras.")
+        is_kerass = is_of_keras(owner)
         if isinstance(owner, keras.callbacks.Callback):
             # Keras changes the sign of min_delta once, together with a function that is not saved
             left_out = {*self._own, "min_delta"} if is_kerass else self._own
         else:
             left_out = {*vars(owner)} if is_kerass else self._own
         layers = owner.layers if isinstance(owner, keras.Model) else []
-        found = {name: value for name, value in vars(owner).items() if name not in left_out}
+        helpers = {n for n, v in vars(owner).items() if is_of_keras(v) and not isinstance(v, LOOKED_AT)}
+        found = {n: v for n, v in vars(owner).items() if n not in left_out | helpers}
         return found | {layer.name: layer for layer in layers}
+
+
+def is_of_keras(value: Any) -> bool:
+    """Return whether the class of a value is Keras' own."""
+    return type(value).__module__.startswith("keras.")
 
 
 def held_by_checkpoint(model: keras.Model) -> dict[str, Any]:

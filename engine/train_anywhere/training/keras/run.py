@@ -172,7 +172,7 @@ class KerasTraining(Training):
         if writes and recorder:
             known = describe_data(module.spec, module.facts)
             recorder.record_facts(header.record(config, plan) | known)
-        callbacks = make_callbacks(config.callbacks, module, position)
+        callbacks = make_callbacks(config.callbacks, module, position, progress.report)
         for note in module.notes:
             progress.note(note)
         events = checkpointer.events if checkpointer else None
@@ -235,6 +235,7 @@ def open_progress(
         live=process.run.path if first and not fast else None,
         heartbeat=process.heartbeat,
         newest=newest,
+        record=process.recorder.record_note if process.recorder else None,
         profile=None if fast else StepProfile(process.run, rank, steps, TensorFlowRecording, display.note),
     )
 

@@ -289,6 +289,7 @@ def open_progress(
         live=run.path if trainer.is_global_zero and not config.trainer.fast_dev_run else None,
         heartbeat=process.heartbeat,
         newest=newest,
+        record=process.recorder.record_note if process.recorder else None,
         steps_done=lambda: trainer.steps_done,
         profile=profile,
     )

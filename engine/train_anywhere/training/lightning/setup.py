@@ -308,6 +308,7 @@ def add_callbacks(
     """
     config, metrics = checkpoints.config, checkpoints.metrics
     saves = [] if config.trainer.fast_dev_run else [checkpoints]
+    trainer.strategy.training_loaders.report = metrics.progress.report  # type: ignore[attr-defined]
     trainer.callbacks.insert(0, metrics.clock)
     if metrics.over_ranks:
         trainer.callbacks.insert(0, metrics.over_ranks)
@@ -327,7 +328,7 @@ def add_callbacks(
         *make_callbacks(config.callbacks, isinstance(trainer.strategy, FullyShardedStrategy)),
         checkpoints.seen,
         *([CompareWeights(every)] if every and not checkpoints.writer.shards else []),
-        RankState(config.seed, report),
+        RankState(config.seed, metrics.progress.report),
         metrics,
         early,
         *saves,

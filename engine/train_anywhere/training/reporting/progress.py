@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.limits import MAX_COUNT
+from train_anywhere.files.removal import print_once
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.live import Live, Requests
 from train_anywhere.training.plan import Plan
@@ -140,6 +141,7 @@ class Progress:
         newest: returns the newest checkpoint in the run folder.
         steps_done: returns the number of optimizer steps done, from any thread; None: all batches were trained.
         profile: the profiles of this rank; None for a run that writes nothing.
+        record: adds a line to the report of the run; None on other ranks than 0.
 
     Attributes:
         requests: requests of `jobs.py` to this run, read by the thread that updates live.json.
@@ -158,7 +160,9 @@ class Progress:
         steps_done: Callable[[], int] | None = None,
         profile: StepProfile | None = None,
         units_per_row: float = 1,
+        record: Callable[[str], None] | None = None,
     ) -> None:
+        self.record = record
         self.units_per_row = units_per_row
         self.display, self.plan, self.profile = display, plan, profile
         self.heartbeat = heartbeat or Heartbeat()
@@ -195,6 +199,12 @@ class Progress:
     def note(self, text: str) -> None:
         """Print a line of text, above the bar if there is one."""
         self.display.note(text)
+
+    def report(self, line: str) -> None:
+        """Print a line also without a display, and add it to the report of the run. Only rank 0 does."""
+        if self.record:
+            (print_once if self.display.kind == "none" else self.note)(line)
+            self.record(line)
 
     def take_profile(self) -> int:
         """Return the number of a new request to profile, once, or 0."""

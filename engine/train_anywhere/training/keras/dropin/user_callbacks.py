@@ -10,7 +10,6 @@ from train_anywhere.config.choices import Callback
 from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.config.keys import TARGET
 from train_anywhere.errors import CheckpointError, ConfigError
-from train_anywhere.files.removal import print_once
 from train_anywhere.training.attributes import Attributes, unpack
 from train_anywhere.training.keras.attributes import Keras, held_by_checkpoint
 from train_anywhere.training.keras.checkpoint import Position
@@ -32,7 +31,7 @@ class CallbackStates:
         self,
         callbacks: Mapping[str, keras.callbacks.Callback],
         model: keras.Model,
-        report: Callable[[str], None] = print_once,
+        report: Callable[[str], None],
     ) -> None:
         self.callbacks = callbacks
         roots = {"model": model, **callbacks}
@@ -60,7 +59,7 @@ WRITERS = ("CSVLogger", "TensorBoard", "RemoteMonitor")
 
 
 def make_callbacks(
-    sections: Mapping[str, Callback], module: Module, position: Position
+    sections: Mapping[str, Callback], module: Module, position: Position, report: Callable[[str], None]
 ) -> tuple[list[keras.callbacks.Callback], CallbackStates]:
     """Return the callbacks, with a History, and their states. Only rank 0 has writers.
 
@@ -92,7 +91,7 @@ def make_callbacks(
         # behind those that add to the logs, as in `fit`; a CallbackList sets `model.history` to it
         callbacks.append(keras.callbacks.History())
         saved["callbacks.history"] = callbacks[-1]
-    return callbacks, CallbackStates(saved, module.model)
+    return callbacks, CallbackStates(saved, module.model, report)
 
 
 def refuse_callback(key: str, dotted: str, callback: Any) -> None:

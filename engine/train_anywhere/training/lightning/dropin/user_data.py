@@ -102,6 +102,7 @@ class TrainingLoaders:
 
     def __init__(self, between: Callable[[], None]) -> None:
         self.between = between
+        self.report: Callable[[str], None] = print_once
         self.places: list[Place] = []
         self.saved: list[dict[str, Any]] = []
 
@@ -143,7 +144,7 @@ class Place:
 
     def __init__(self, loader: Any, trainer: pl.Trainer, loaders: TrainingLoaders) -> None:
         self.loader, self.trainer, self.loaders = loader, trainer, loaders
-        self.attributes = of_loader(loader, print_once if trainer.is_global_zero else lambda line: None)
+        self.attributes = of_loader(loader, loaders.report if trainer.is_global_zero else lambda line: None)
         self.is_open, self.passed = False, True
         self.saved: dict[str, Any] | None = None
         self.opened: list[Any] | None = None

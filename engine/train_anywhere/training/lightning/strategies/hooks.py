@@ -19,7 +19,6 @@ from torch.utils.data.distributed import DistributedSampler
 from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
 from train_anywhere.errors import CheckpointError, listed, user_error, was_interrupted
 from train_anywhere.files.copy_files import refuse_compressed
-from train_anywhere.files.removal import print_once
 from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
 from train_anywhere.training.lightning.dropin.trainable import (
     KEY,
@@ -241,10 +240,11 @@ class StrategyHooks:
             and own.is_global_zero
             and (added := [name for name in names if name not in self._names])
         ):
-            print_once(
+            self.training_loaders.report(
                 f"{', '.join(added)}: added after training had started, so a resumed run can't load them; add them in setup, "
                 "configure_model or on_fit_start."
             )
+            self._names.update(added)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Load the state of the optimizers. Raises CheckpointError if it does not fit."""
