@@ -1,5 +1,6 @@
 """A user's models, data and callbacks made from a drawn program, the `SPEC` of this process."""
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -169,6 +170,9 @@ def make_model(ranks: bool = False) -> keras.Model:
             "train_step": own_train_step, "test_step": own_test_step, "compute_loss": own_compute_loss, "compile": own_compile,
         }  # fmt: skip
         model = type("Net", (Base,), {name: methods[name] for name in own if name in methods})(ranks)
+    for spec in SPEC["callbacks"]:
+        if spec["kind"] == "state":
+            model.state = CHANGES[spec["state"][0]][0]()
     known = {"mae": "mae", "rmse": keras.metrics.RootMeanSquaredError(name="rmse"), "function": difference}
     loss = None if {"compute_loss"} & {*own} else SPEC["loss"]
     if "add_loss" in own and "train_step" not in own and SPEC["loss"] == "huber":
@@ -280,6 +284,38 @@ def recording(hook: str, spec: Spec) -> Any:
     return record
 
 
+class Kept:
+    """An object with a counter."""
+
+    count = 0
+
+
+CHANGES: dict[str, tuple[Any, Any]] = {
+    "number": (float, lambda o: setattr(o, "state", o.state + 0.5) or o.state),
+    "list": (list, lambda o: o.state.append(len(o.state)) or sum(o.state)),
+    "deque": (lambda: deque(maxlen=3), lambda o: o.state.append(sum(o.state) % 7 + 1) or sum(o.state)),
+    "dict": (lambda: {"a": {1: 0}}, lambda o: o.state["a"].update({1: o.state["a"][1] + 1}) or o.state["a"][1]),
+    "set": (set, lambda o: o.state.add(len(o.state)) or len(o.state)),
+    "generator": (lambda: np.random.default_rng(1), lambda o: o.state.random()),
+    "array": (lambda: np.zeros(2), lambda o: float(np.add(o.state, 1, out=o.state).sum())),
+    "object": (Kept, lambda o: setattr(o.state, "count", o.state.count + 1) or o.state.count),
+}  # fmt: skip
+"""How a kind of state is made, and how a step changes it and gets a number."""
+
+
+class Changing(keras.callbacks.Callback):
+    """Changes its state, or that of the model, in each step, and a weight by it."""
+
+    def __init__(self, kind: str, where: str) -> None:
+        super().__init__()
+        self.kind, self.where, self.state = kind, where, CHANGES[kind][0]()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        value = CHANGES[self.kind][1](self if self.where == "callback" else self.model)
+        weight = self.model.trainable_variables[-1]
+        weight.assign(weight + 1e-3 * value)
+
+
 def make_callback(number: int) -> keras.callbacks.Callback:
     """Return a callback of the program."""
     spec = SPEC["callbacks"][number]
@@ -290,6 +326,8 @@ def make_callback(number: int) -> keras.callbacks.Callback:
         callback = known.ReduceLROnPlateau("val_loss" if SPEC["val"] else "loss", patience=1, min_delta=1.0)
     elif spec["kind"] == "stopping":
         callback = known.EarlyStopping("val_loss" if SPEC["val"] else "loss", patience=1, min_delta=1.0)
+    elif spec["kind"] == "state":
+        callback = Changing(*spec["state"])
     else:
         callback = type("Recorder", (Recorder,), {})(spec)
     MADE.append(callback)

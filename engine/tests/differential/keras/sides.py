@@ -25,6 +25,7 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.launch.local_run import make_run as new_run
 from train_anywhere.runs.folder import open_run
+from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.training.keras.checkpoint import disable_graph_optimizer
 from train_anywhere.training.keras.dropin.gradients import name_variables
 from train_anywhere.training.keras.loop.callbacks import TrainingCallback
@@ -189,7 +190,7 @@ def run_ours(spec: Spec, folder: str, stop: int | None = None, ranks: int = 1) -
         original(self, *arguments)
 
     TrainingCallback.on_train_batch_end = stopping  # type: ignore[method-assign]
-    outcome = train(config, RankProcess(run, Topology(), flag))
+    outcome = train(config, RankProcess(run, Topology(), flag, RunRecorder(run)))
     known = programs.MADE
     saved = {file.stem: dict(np.load(file)) for file in Path(str(outcome.checkpoint)).glob("*.npz")}
     weights = saved.get("raw", saved["weights"])
@@ -204,6 +205,7 @@ def run_ours(spec: Spec, folder: str, stop: int | None = None, ranks: int = 1) -
             if stem != "metrics"
             for k, v in arrays.items()
         },
+        "notes": run.read_info().get("notes", []),
         "steps": outcome.step,
         "state": outcome.state,
         "params": params,
@@ -233,6 +235,8 @@ def differences(alone: Result, ours: Result, spec: Spec) -> Iterator[str]:
         if ("error" in alone) != ("error" in ours):
             yield f"error: {alone.get('error')} | {ours.get('error')}"
         return
+    if ours["notes"]:
+        yield f"notes: none | {ours['notes']}"
     theirs = {k: v for k, v in alone["history"].items() if k != "learning_rate"}
     if theirs.keys() != ours["history"].keys():
         yield f"names in history: {sorted(theirs)} | {sorted(ours['history'])}"
@@ -318,7 +322,7 @@ def compare_stop(spec: Spec, ranks: int = 1) -> list[str]:
         kinds = [f"resumed weights: {wrong}"] if wrong else []
         kinds += [
             f"resumed {k}: {expected[k]} | {found[k]}"
-            for k in ("history", "test", "steps")
+            for k in ("history", "test", "steps", "notes")
             if not same(items(expected[k]), items(found[k]), 1e-5 if ranks > 1 else 0.0)
         ]
         return [

@@ -10,6 +10,9 @@ Spec = dict[str, Any]
 HOOKS = [
     f"on_{where}_{when}" for where in ("train", "epoch", "test", "train_batch", "test_batch", "batch") for when in ("begin", "end")
 ]  # fmt: skip
+STATES = ("number", "list", "deque", "dict", "set", "generator", "array", "object")
+"""State in an attribute that no file of Keras holds."""
+
 RETURNS = ("metrics", "renamed", "nested", "raw", "same names", "mixed")
 PLAIN: Spec = {
     "model": "functional", "layers": [], "loss": "mse", "metrics": [], "weighted": [], "own": [], "returns": "metrics",
@@ -61,6 +64,10 @@ def draw(seed: int) -> Spec:
         spec["own"] = [*own, "test_step"]
     if spec["train"] == "generator" and not spec["steps"]:
         spec["steps"] = 3
+    own_draws = random.Random(f"state {seed}")  # the other draws stay the same
+    if own_draws.random() < 0.5:
+        state = [own_draws.choice(STATES), own_draws.choice(("callback", "model"))]
+        spec["callbacks"].append({"kind": "state", "hooks": [], "stops": None, "adds": False, "state": state})
     return valid(spec)
 
 
@@ -127,5 +134,6 @@ def count_draws(spec: Spec, counts: Counter[str]) -> None:
     for callback in spec["callbacks"]:
         counts[f"callback={callback['kind']}"] += 1
         counts.update(callback["hooks"])
+        counts.update(f"state={one}" for one in callback.get("state", ()))
         counts["callback stops"] += callback["stops"] is not None
         counts["callback adds"] += callback["adds"]

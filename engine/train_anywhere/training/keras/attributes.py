@@ -11,15 +11,16 @@ from train_anywhere.training.attributes import Framework
 ARRAYS = (tf.Tensor, tf.Variable, keras.Variable)
 
 WALKED = (keras.layers.Layer, keras.callbacks.Callback, keras.metrics.Metric)
-LOOKED_AT = (*ARRAYS, *WALKED, keras.random.SeedGenerator)
-"""Types of Keras whose objects users keep in attributes. All others, such as iterators, are helpers of `fit`."""
+LOOKED_AT = (*ARRAYS, *WALKED, keras.random.SeedGenerator, list, dict, set)
+"""Types of Keras whose objects users keep in attributes; the containers in models are of Keras, too."""
 
 
 def own_names() -> set[str]:
     """Return the attributes that Keras gives to models, layers and callbacks."""
-    model = keras.Model()
-    model.compile(loss="mse")
-    return {*vars(model), *vars(keras.layers.Layer()), *vars(keras.callbacks.Callback())}
+    inputs = keras.Input((1,))
+    models = [keras.Model(), keras.Model(inputs, inputs), keras.Sequential([keras.layers.Layer()])]
+    models[0].compile(loss="mse")
+    return {*vars(keras.callbacks.Callback()), *(name for model in models for name in vars(model))}
 
 
 class Keras(Framework):
@@ -78,21 +79,25 @@ class Keras(Framework):
         """Return the attributes of a model, layer, metric or callback that are the user's."""
         if not isinstance(owner, self.walked):
             return None
-        is_kerass = is_of_keras(owner)
-        if isinstance(owner, keras.callbacks.Callback):
-            # Keras changes the sign of min_delta once, together with a function that is not saved
-            left_out = {*self._own, "min_delta"} if is_kerass else self._own
-        else:
-            left_out = {*vars(owner)} if is_kerass else self._own
+        names = self._own
+        if is_of_keras(owner) and isinstance(owner, keras.callbacks.Callback):
+            # Keras changes the sign of min_delta once, together with a function that it makes at the start
+            names = names | {"min_delta", "monitor_op"}
+        elif is_of_keras(owner) and not isinstance(owner, keras.Model):
+            names = {*vars(owner)}
         layers = owner.layers if isinstance(owner, keras.Model) else []
-        helpers = {n for n, v in vars(owner).items() if is_of_keras(v) and not isinstance(v, LOOKED_AT)}
-        found = {n: v for n, v in vars(owner).items() if n not in left_out | helpers}
+        found = {n: v for n, v in vars(owner).items() if n not in names and not is_helper(v)}
         return found | {layer.name: layer for layer in layers}
 
 
 def is_of_keras(value: Any) -> bool:
     """Return whether the class of a value is Keras' own."""
     return type(value).__module__.startswith("keras.")
+
+
+def is_helper(value: Any) -> bool:
+    """Return whether a value is an object of Keras that belongs to `fit`, such as an iterator."""
+    return is_of_keras(value) and not isinstance(value, LOOKED_AT)
 
 
 def held_by_checkpoint(model: keras.Model) -> dict[str, Any]:
