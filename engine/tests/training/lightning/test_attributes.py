@@ -2,10 +2,12 @@
 
 import collections
 import dataclasses
+import enum
 import io
 import random
 import threading
 import time
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -43,7 +45,14 @@ class Proxy:
 
 
 class Slots:
-    __slots__ = ("count",)
+    __slots__ = ("count", "rows")
+
+    def __init__(self) -> None:
+        self.count, self.rows = 0, [1]
+
+
+class Phase(enum.Enum):
+    WARM, DONE = 1, 2
 
 
 def module() -> Any:
@@ -63,7 +72,8 @@ def module() -> Any:
     made.pair[1][0].level = 0
     made.alias = made.history
     made.teacher = [nn.Linear(2, 2)]
-    made.drop = nn.Dropout(0.1)
+    made.drop, made.slots, made.phase = nn.Dropout(0.1), [Slots()], Phase.WARM
+    made.space = types.SimpleNamespace(rate=0.1)
     made.metric = MeanMetric()
     parameters = [nn.Parameter(torch.ones(2))]
     made.inner = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
@@ -94,7 +104,8 @@ def train(made: Any) -> None:
     made.own.inner.depth = 2
     made.own.new = 7
     made.pair[1][0].level = 4
-    made.drop.p = 0.4
+    made.drop.p, made.phase, made.space.rate = 0.4, Phase.DONE, 0.2
+    made.slots[0].rows.append(2)
     made.metric.update(torch.tensor(3.0))
     with torch.no_grad():
         made.teacher[0].weight += 1
@@ -117,7 +128,8 @@ def show(made: Any) -> list[Any]:
         made.numpy.random(), made.old.random(), torch.rand(1, generator=made.generator).item(),
         [(step.state.tolist(), step.reward, type(step)) for step in made.steps], made.record.loss,
         [w.tolist() for w in made.record.weights], made.own.rows, made.own.inner.depth, getattr(made.own, "new", None),
-        made.pair[1][0].level, made.drop.p, made.metric.compute().item(), made.metric._update_count,
+        made.pair[1][0].level, made.drop.p, made.phase, made.space.rate, made.slots[0].rows, Phase.WARM.value,
+        made.metric.compute().item(), made.metric._update_count,
         made.alias is made.history, made.pair[0] is made.own, inner.param_groups[0]["lr"],
         [s["momentum_buffer"].tolist() for s in inner.state.values()], made.schedule.last_epoch,
     ]  # fmt: skip
@@ -180,8 +192,12 @@ def test_programs_that_need_no_line_get_none() -> None:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (lambda m: setattr(m, "thing", Slots()), "module.thing (Slots) changes in training"),
+        (lambda m: setattr(m, "thing", Proxy()), "module.thing (Proxy) changes in training"),
         (lambda m: setattr(m, "own", Plain()), "module.own (Plain) changes in training"),
+        (lambda m: setattr(m, "kind", Plain()), "module.kind (Plain) changes in training"),
+        (lambda m: m.bytes.extend(b"x"), "module.bytes (bytearray)"),
+        (lambda m: m.objects.put(0, 2), "module.objects (array without values)"),
+        (lambda m: m.layers.update({"new": nn.Linear(2, 2)}), "module.layers.new (Linear)"),
         (lambda m: m.rows.extend([("a", 1)] * 20_000), "module.rows (list with 20,000 entries)"),
         (lambda m: setattr(m, "much", np.ones(9 * 2**20)), "module.much (beyond 64 MB in all)"),
         (lambda m: setattr(m, "parts", [object()]), "module.parts[0] (object)"),
@@ -191,7 +207,8 @@ def test_programs_that_need_no_line_get_none() -> None:
 def test_what_cannot_be_kept_gets_one_line(change: Callable[[Any], Any], line: str) -> None:
     lines: list[str] = []
     made: Any = nn.Linear(2, 2)
-    made.rows, made.rest = [], iter([1, 2]) if "rest" in line else None
+    made.rows, made.rest, made.kind = [], iter([1, 2]) if "rest" in line else None, Best()
+    made.bytes, made.objects, made.layers = bytearray(b"a"), np.array([None, {}]), nn.ModuleDict()
     attributes = watch(made, lines)
     change(made)
     made.count = 1

@@ -60,14 +60,17 @@ class Attributes:
             gone = path not in walk.marks and walk.has(path)  # it is a path or a time now
             if not gone and [walk.marks.get(path, MISSING)] != [first.get(path, MISSING)]:
                 self._changed[path] = None  # once changed, it is always saved, even if it changes back
-        kept, encoder = {}, Encoder(walk, set(self._start.owners))
+        made = {path: type(owner) for path, owner in self._start.owners.items()}
+        kept, encoder, lost = {}, Encoder(walk, made), tuple[str, ...]()
         for path in self._changed:
+            if path.startswith(lost):  # the line of the object is enough
+                continue
             try:
                 kept[path] = encoder.encode_path(path)
-            except NotKept as error:
-                self._report_not_kept(error)
-            except Exception as error:  # of user code, such as its state_dict
-                self._report_not_kept(NotKept(path, repr(error)))
+            except Exception as error:  # also of user code, such as its state_dict
+                found = error if isinstance(error, NotKept) else NotKept(path, repr(error))
+                self._report_not_kept(found)
+                lost += (f"{found.args[0]}.",)
         return pack(kept, encoder.arrays) if kept else b""
 
     def restore(self, saved: Iterable[bytes], leave: Callable[[str], bool] = lambda path: False) -> None:

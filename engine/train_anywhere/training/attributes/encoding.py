@@ -7,6 +7,7 @@ import json
 import sys
 from collections import Counter, deque
 from collections.abc import Mapping
+from enum import Enum
 from hashlib import blake2b
 from typing import Any
 
@@ -35,13 +36,13 @@ class Encoder:
     """Converts attributes to JSON data and arrays.
 
     Args:
-        made: the paths of the objects that were made before training. A new process makes them, too.
+        made: the types of the objects that were made before training, by path. A new process makes them, too.
 
     Attributes:
         arrays: the arrays by the digest of their values, so that equal ones are stored once.
     """
 
-    def __init__(self, walk: Walk, made: set[str]) -> None:
+    def __init__(self, walk: Walk, made: Mapping[str, type]) -> None:
         self.walk, self.made = walk, made
         self.arrays: dict[str, np.ndarray] = {}
         self._seen: dict[int, str] = {}
@@ -60,10 +61,12 @@ class Encoder:
         walk = self.walk
         if name := walk.names.get(id(value)):
             return {"held": name}
+        if issubclass(kind, Enum):
+            return {"enum": value.name, "class": class_name(kind)}
         if (seen := self._seen.get(id(value)) or walk.first.get(id(value), path)) != path:
             return {"same": seen}
         if seen in walk.owners:
-            if seen not in self.made:
+            if self.made.get(seen) is not kind:
                 raise NotKept(path, kind.__name__)
             return {"same": seen}
         if not issubclass(kind, tuple):
@@ -178,6 +181,8 @@ class Decoder:
         value = saved[kind]
         if kind == "literal":
             return ast.literal_eval(value)
+        if kind == "enum":
+            return find_class(saved["class"])[value]  # type: ignore[index]
         values = self.arrays[value]
         if kind == "tensor":
             return self.walk.framework.write(old, values, saved["of"])
@@ -234,14 +239,18 @@ def class_name(kind: type) -> str:
 
 
 def find_class(name: str) -> type:
-    """Return a dataclass or named tuple of a module that is imported. Raises ValueError for anything else."""
+    """Return a class of values that is imported, such as a dataclass or enum. Raises ValueError for anything else."""
     module, _, dotted = name.partition(":")
     found: Any = functools.reduce(getattr, dotted.split("."), sys.modules[module])
     if not (
         isinstance(found, type)
-        and (fields(found) or (issubclass(found, tuple) and hasattr(found, "_fields")))
+        and (
+            fields(found)
+            or issubclass(found, Enum)
+            or (issubclass(found, tuple) and hasattr(found, "_fields"))
+        )
     ):
-        raise ValueError(f"{name} is not a dataclass or named tuple")
+        raise ValueError(f"{name} is not a class of values")
     return found
 
 

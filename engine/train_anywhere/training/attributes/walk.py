@@ -1,7 +1,10 @@
 """Find the attributes of objects, and a mark of each that differs if it has changed."""
 
+import argparse
+import array
 import dataclasses
 import datetime
+import enum
 import functools
 import io
 import os
@@ -15,7 +18,7 @@ import time
 import types
 import weakref
 import zlib
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, UserDict, UserList, deque
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
@@ -41,6 +44,9 @@ SEQUENCES: dict[str, type] = {
     "frozenset": frozenset,
     "tuple": tuple,
 }
+NAMESPACES = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList)
+"""Types of Python whose attributes are the user's."""
+
 MAPPINGS: dict[str, type] = {"OrderedDict": OrderedDict, "Counter": Counter, "dict": dict}
 
 QUIET = (
@@ -168,7 +174,7 @@ class Walk:
         if (own := self.framework.attributes(owner)) is not None:
             return own
         if (
-            issubclass(kind, QUIET)
+            issubclass(kind, (*QUIET, enum.Enum))
             or has_state(kind)
             or self.framework.random_state(owner) is not None
             or is_iterator(kind)
@@ -226,6 +232,10 @@ class Walk:
             return 0 if is_copy else id(value), self._array_mark(value, kind, is_copy)
         if issubclass(kind, QUIET) or (callable(value) and is_library(kind)):
             return "quiet", kind.__name__
+        if issubclass(kind, enum.Enum):
+            return kind.__name__, value.name
+        if issubclass(kind, (bytearray, array.array)):
+            return id(value), zlib.crc32(value)
         if is_iterator(kind):
             return object()  # it may have moved
         is_mapping = issubclass(kind, dict)
@@ -250,15 +260,20 @@ class Walk:
             )
         if has_state(kind) and not issubclass(kind, (*self.framework.own, *self.framework.walked)):
             return id(value), self._mark(value.state_dict(), path, level + 1, True)
-        return "object", id(value), [v for f in fields(kind) if type(v := getattr(value, f)) in ATOMS]
+        # what is behind an object with a `__dict__` is looked at by itself
+        deep = level <= DEPTH and not kind.__dictoffset__
+        inside = [v for f in fields(kind) if type(v := getattr(value, f, None)) in ATOMS or deep]
+        return "object", id(value), [self._mark(v, path, level + 1, is_copy) for v in inside]
 
     def _array_mark(self, array: Any, kind: type, is_copy: bool) -> Any:
         is_numpy = issubclass(kind, (np.ndarray, np.generic))
         if not is_numpy and not is_copy and (version := self.framework.version(array)) is not None:
             return version
         values = array if is_numpy else self.framework.read(array)
-        if values is None or values.dtype.hasobject:
+        if values is None:
             return None
+        if values.dtype.hasobject:
+            return [v if type(v) in ATOMS else id(v) for v in values.flat[:ENTRIES]]
         if values.nbytes > SAMPLED:
             values = values.reshape(-1)[:: values.size // 4096]
         return values.shape, values.dtype.str, zlib.crc32(values.tobytes())
@@ -267,8 +282,10 @@ class Walk:
         """Return the object that has an attribute, and the attribute's name. Raises NotKept without the object."""
         for end in range(len(path) - 1, 0, -1):
             if path[end] == "." and (owner := self.owners.get(path[:end])) is not None:
-                if is_library(type(owner)) and self.framework.attributes(owner) is None:
-                    raise NotKept(path[:end], type(owner).__name__)
+                kind = type(owner)
+                known = self.framework.attributes(owner) is not None or issubclass(kind, NAMESPACES)
+                if is_library(kind) and not known:
+                    raise NotKept(path[:end], kind.__name__)
                 return owner, path[end + 1 :]
         raise NotKept(path.rpartition(".")[0], "made in training")
 
@@ -315,6 +332,11 @@ def is_library(kind: type) -> bool:
 
 
 def fields(kind: type) -> tuple[str, ...]:
-    """Return the names of the fields of a dataclass of user code. Empty for any other type."""
-    known = dataclasses.is_dataclass(kind) and not is_library(kind)
-    return tuple(field.name for field in dataclasses.fields(kind)) if known else ()
+    """Return the names of the fields of a dataclass of user code, or of its slots. Empty for any other type."""
+    if is_library(kind):
+        return ()
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))
+    slots = [getattr(base, "__slots__", ()) for base in kind.__mro__]
+    names = [name for one in slots for name in ([one] if isinstance(one, str) else one)]
+    return tuple(name for name in names if not name.startswith("__"))
