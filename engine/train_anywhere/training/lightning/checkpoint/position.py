@@ -15,8 +15,8 @@ def resume_position(
 ) -> tuple[int, int]:
     """Return the epoch and batch to resume at, both from 0.
 
-    `epochs` are those of the resumed run, and `over` is whether `max_steps` ended the epoch; `ranks` are the checkpoint's divided by those of this run: fewer ranks read more batches each.
-    With `last` the validation of the epoch's end comes first.
+    `epochs` are those of the resumed run, and `over` is whether `max_steps` ended the epoch. `ranks` are the checkpoint's divided by those
+    of this run: fewer ranks read more batches each. With `last` the validation of the epoch's end comes first.
     """
     epoch, batch = saved.epoch, int(saved.batch * ranks)
     if batch and not last and (batch >= plan.train_batches or over):
