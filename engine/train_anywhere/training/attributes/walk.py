@@ -19,7 +19,7 @@ import types
 import weakref
 import zlib
 from collections import Counter, OrderedDict, UserDict, UserList, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -163,7 +163,10 @@ class Walk:
                 for name, value in attributes.items():
                     registered = id(value) in self.names and not is_plain(owner, name)
                     if not registered and not belongs_to_process(name, value):
-                        self._look_at(f"{path}.{name}", value, depth)
+                        place = f"{path}.{name}"
+                        self.marks[place] = self._mark(value, place, depth)
+                        if type(value) not in ATOMS:
+                            self.first.setdefault(id(value), place)
 
     def attributes(self, owner: Any) -> dict[str, Any] | None:
         """Return the attributes that are looked at. None for an object that is kept as a whole, or not at all."""
@@ -191,45 +194,25 @@ class Walk:
             return None if quiet else {n: v for n, v in attributes.items() if not n.startswith("_")}
         return attributes.copy()
 
-    def _look_at(self, path: str, value: Any, depth: int) -> None:
-        if depth < DEPTH:
-            self._queue += self._objects(path, value, depth + 1, 0)
-        self.marks[path] = self._mark(value, path, 0)
-        if type(value) not in ATOMS:
-            self.first.setdefault(id(value), path)
-
-    def _objects(self, path: str, value: Any, depth: int, level: int) -> Iterator[tuple[str, Any, int]]:
-        """Yield the objects behind a value that may have attributes: itself, or those in a container."""
-        kind = type(value)
-        if kind in ATOMS or id(value) in self.names or level > DEPTH:
-            return
-        if not issubclass(kind, (*SEQUENCES.values(), dict)):
-            yield path, value, depth
-        elif len(value) <= ENTRIES:
-            for key, item in list(value.items() if issubclass(kind, dict) else enumerate(value)):
-                if type(item) not in ATOMS:
-                    self._count_one(path)
-                    yield from self._objects(
-                        f"{path}[{key!r}]" if type(key) in ATOMS else path, item, depth, level + 1
-                    )
-
-    def _count_one(self, path: str) -> None:
-        self._count += 1
-        if self._count > OBJECTS or (self._count % 64 == 0 and time.thread_time() > self._end):
-            raise LimitReached(path)
-
-    def _mark(self, value: Any, path: str, level: int, is_copy: bool = False) -> Any:
+    def _mark(self, value: Any, path: str, depth: int, level: int = 0, is_copy: bool = False) -> Any:
+        """Return the mark of a value, and queue the objects behind it, which may have attributes."""
         kind = type(value)
         if kind in ATOMS:
             return value
-        self._count_one(path)
+        self._count += 1
+        if self._count > OBJECTS or (self._count % 64 == 0 and time.thread_time() > self._end):
+            raise LimitReached(path)
         self.alive.append(value)
         if name := self.names.get(id(value)):
             return "held", name
-        if issubclass(kind, self.framework.walked):
-            return "object", id(value)
         if issubclass(kind, (np.ndarray, np.generic)) or self.framework.is_array(kind):
             return 0 if is_copy else id(value), self._array_mark(value, kind, is_copy)
+        if issubclass(kind, (dict, *SEQUENCES.values())):
+            return self._container_mark(value, kind, path, depth, level, is_copy)
+        if depth < DEPTH and not is_copy:
+            self._queue.append((path, value, depth + 1))
+        if issubclass(kind, self.framework.walked):
+            return "object", id(value)
         if issubclass(kind, QUIET) or (callable(value) and is_library(kind)):
             return "quiet", kind.__name__
         if issubclass(kind, enum.Enum):
@@ -238,32 +221,37 @@ class Walk:
             return id(value), zlib.crc32(value)
         if is_iterator(kind):
             return object()  # it may have moved
-        is_mapping = issubclass(kind, dict)
-        if is_mapping or issubclass(kind, tuple(SEQUENCES.values())):
-            if len(value) > ENTRIES and not is_mapping:
-                few = value[:: len(value) // ENTRIES] if issubclass(kind, list) else ()
-                few = (value[0], value[-1]) if issubclass(kind, deque) else few
-                return id(value), len(value), [v if type(v) in ATOMS else id(v) for v in few]
-            if len(value) > ENTRIES or level > DEPTH:
-                return id(value), len(value)
-            marks = [
-                self._mark(v, path, level + 1, is_copy) for v in list(value.values() if is_mapping else value)
-            ]
-            return (
-                kind.__name__,
-                [k if type(k) in ATOMS else id(k) for k in value] if is_mapping else None,
-                marks,
-            )
         if (state := self.framework.random_state(value)) is not None:
             return "random", repr(state) if isinstance(state, dict) else self._mark(
-                state, path, level + 1, True
+                state, path, depth, level + 1, True
             )
-        if has_state(kind) and not issubclass(kind, (*self.framework.own, *self.framework.walked)):
-            return id(value), self._mark(value.state_dict(), path, level + 1, True)
+        if has_state(kind) and not issubclass(kind, self.framework.own):
+            return id(value), self._mark(value.state_dict(), path, depth, level + 1, True)
         # what is behind an object with a `__dict__` is looked at by itself
         deep = level <= DEPTH and not kind.__dictoffset__
-        inside = [v for f in fields(kind) if type(v := getattr(value, f, None)) in ATOMS or deep]
-        return "object", id(value), [self._mark(v, path, level + 1, is_copy) for v in inside]
+        inside = {f: v for f in fields(kind) if type(v := getattr(value, f, None)) in ATOMS or deep}
+        return (
+            "object",
+            id(value),
+            [self._mark(v, f"{path}.{f}", depth, level + 1, is_copy) for f, v in inside.items()],
+        )
+
+    def _container_mark(
+        self, value: Any, kind: type, path: str, depth: int, level: int, is_copy: bool
+    ) -> Any:
+        is_mapping = issubclass(kind, dict)
+        if len(value) > ENTRIES and not is_mapping:
+            few = value[:: len(value) // ENTRIES] if issubclass(kind, list) else ()
+            few = (value[0], value[-1]) if issubclass(kind, deque) else few
+            return id(value), len(value), [v if type(v) in ATOMS else id(v) for v in few]
+        if len(value) > ENTRIES or level > DEPTH:
+            return id(value), len(value)
+        marks = []
+        for key, item in [*(value.items() if is_mapping else enumerate(value))]:
+            inner = path if type(item) in ATOMS or type(key) not in ATOMS else f"{path}[{key!r}]"
+            marks.append(self._mark(item, inner, depth, level + 1, is_copy))
+        keys = [k if type(k) in ATOMS else id(k) for k in value] if is_mapping else None
+        return kind.__name__, keys, marks
 
     def _array_mark(self, array: Any, kind: type, is_copy: bool) -> Any:
         is_numpy = issubclass(kind, (np.ndarray, np.generic))
