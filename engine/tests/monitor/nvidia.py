@@ -1,38 +1,42 @@
-"""A stand-in for nvidia-smi with `--format=csv,noheader,nounits`.
+"""A stand-in for pynvml, with four GPUs; one answers not all questions."""
 
-The rows are as in the manual (`nvidia-smi --help-query-gpu`): one GPU a line, values separated by ", ", [N/A] for what it has not.
-"""
-
-import os
 from pathlib import Path
 
-ROWS = """\
-0, GPU-4f6ba1f1-7d14-1a3c-8a55-d1d0e1c3a000, NVIDIA A100-SXM4-80GB, 81920, 87, 61234, 301.25, 54
-1, GPU-4f6ba1f1-7d14-1a3c-8a55-d1d0e1c3a001, NVIDIA A100-SXM4-80GB, 81920, 0, 4, 62.90, 31
-2, GPU-4f6ba1f1-7d14-1a3c-8a55-d1d0e1c3a002, NVIDIA A100-SXM4-80GB, 81920, [N/A], 4096, [Unknown Error], 33
-3, GPU-4f6ba1f1-7d14-1a3c-8a55-d1d0e1c3a003, NVIDIA A100-SXM4-80GB, 81920, 12, 4096, 70.00, 35
+NVML = """
+from types import SimpleNamespace
+
+NVML_TEMPERATURE_GPU = 0
+
+class NVMLError(Exception): ...
+
+# use in percent, memory in MiB, milliwatts, degrees Celsius
+GPUS = {gpus}
+
+def known(value):
+    if value is None:
+        raise NVMLError
+    return value
+
+def nvmlInit(): ...
+def nvmlDeviceGetCount(): return len(GPUS)
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetUUID(index): return f"GPU-4f6ba1f1-7d14-1a3c-8a55-d1d0e1c3a00{{index}}"
+def nvmlDeviceGetName(index): return b"NVIDIA A100-SXM4-80GB"
+def nvmlDeviceGetMemoryInfo(index): return SimpleNamespace(total=80 << 30, used=GPUS[index][1] << 20)
+def nvmlDeviceGetUtilizationRates(index): return SimpleNamespace(gpu=known(GPUS[index][0]))
+def nvmlDeviceGetPowerUsage(index): return known(GPUS[index][2])
+def nvmlDeviceGetTemperature(index, sensor): return GPUS[index][3]
 """
 
+GPUS = [(87, 61234, 301250, 54), (0, 4, 62900, 31), (None, 4096, None, 33), (12, 4096, 70000, 35)]
 
-def fake_nvidia_smi(folder: Path, then: str = "", rows: str = ROWS) -> Path:
-    """Write the program and return its folder, for PATH.
 
-    Args:
-        then: lines of shell that it runs first.
-        rows: what it prints.
-    """
+def fake_nvml(folder: Path, gpus: object = GPUS) -> Path:
+    """Write the module and return its folder, for PYTHONPATH."""
     folder.mkdir(parents=True, exist_ok=True)
-    program = folder / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\n{then}\ncat <<'END'\n{rows}END\n")
-    program.chmod(0o755)
+    (folder / "pynvml.py").write_text(NVML.format(gpus=gpus))
     return folder
 
-
-IDLE_ROWS = "".join(
-    f"{i}, GPU-4f6ba1f1-7d14-1a3c-8a55-d1d0e1c3a00{i}, NVIDIA A100-SXM4-80GB, 81920, 0, 4096, 62.90, 31\n"
-    for i in range(2)
-)
-"""Two GPUs that do nothing."""
 
 HURRY = """
 import builtins, sys
@@ -51,7 +55,7 @@ if "train_anywhere.features.node" in sys.orig_argv:
 
 
 def idle_gpus(folder: Path, warn: float) -> dict[str, str]:
-    """Return the environment of a run on a stand-in's idle GPUs and a monitor that waits less."""
-    fake_nvidia_smi(folder / "bin", rows=IDLE_ROWS)
+    """Return the environment of a run on a stand-in's two idle GPUs and a monitor that waits less."""
+    fake_nvml(folder, [(0, 4096, 62900, 31)] * 2)
     (folder / "sitecustomize.py").write_text(HURRY.format(warn=warn))
-    return {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(folder)}
+    return {"PYTHONPATH": str(folder)}

@@ -95,5 +95,5 @@ def test_no_cgroup_outside_of_a_job(tmp_path: Path) -> None:
     (tmp_path / "self" / "cgroup").write_text("0::/user.slice/user-1000.slice\n")
     assert job_cgroup(tmp_path, tmp_path) is None
     machine = Machine("/a/run", tmp_path, tmp_path / "nowhere")
-    assert machine.sample()["job_memory_gib"] is None
+    assert machine.sample()["job_memory_gib"] == 0
     assert machine.facts()["memory_limit_gib"] is None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.tests.monitor.nvidia import fake_nvidia_smi
+from engine.tests.monitor.nvidia import fake_nvml
 from train_anywhere.config.schema import Config
 from train_anywhere.features.sampler.sampler import Sampler, Table
 from train_anywhere.runs.folder import RunDir
@@ -27,9 +27,9 @@ def test_a_sample_is_a_row_the_newest_and_points_of_curves(
 ) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
-    monkeypatch.setenv("PATH", f"{fake_nvidia_smi(tmp_path / 'bin')}:/usr/bin:/bin")
+    monkeypatch.syspath_prepend(fake_nvml(tmp_path / "nvml"))
     config, run = make_run()
     sampler, now = Sampler(run, config.monitor, config.trainer.max_nodes, "node7"), time.time()
     for i in range(2):

@@ -2,17 +2,14 @@
 
 import json
 from dataclasses import replace
-from statistics import median
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from engine.tests.monitor.test_hangs import RANK
 from engine.tests.monitor.test_node import MakeRun
 from train_anywhere.distributed.discover import hosts_by_rank
 from train_anywhere.features.hangs.hangs import StartupWatch
-from train_anywhere.features.hangs.supervisor import Stragglers, median_of_others
+from train_anywhere.features.hangs.supervisor import Stragglers
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.live import Times, slowest_rank_wait
 from train_anywhere.monitor.ranks import RankStatus
@@ -68,13 +65,6 @@ def test_a_rank_that_waits_for_data_is_said_to() -> None:
         said += stragglers.update(ranks)
         ranks = [_later(ranks[0], 1.0, 100), replace(_later(ranks[1], 4.0, 100), data=ranks[1].data + 3.0)]
     assert "(40.0 ms a batch, of which 30.0 ms wait for data; median of the others 10.0 ms)" in said[0]
-
-
-@given(st.lists(st.integers(0, 9), min_size=2, max_size=9), st.data())
-def test_the_median_of_the_others(values: list[int], data: st.DataObject) -> None:
-    index = data.draw(st.integers(0, len(values) - 1))
-    others = values[:index] + values[index + 1 :]
-    assert median_of_others(sorted(values), values[index]) == median(others)
 
 
 def test_the_slowest_rank_against_the_middle_one_of_this_attempt_s_nodes(make_run: MakeRun) -> None:

@@ -13,7 +13,7 @@ import yaml
 from train_anywhere.commands import jobs
 from train_anywhere.errors import CheckpointError, SubmitError
 from train_anywhere.remote import hosts
-from train_anywhere.remote.answers import read_expected_start, read_prepared
+from train_anywhere.remote.answers import read_prepared
 from train_anywhere.runs.folder import FORMAT, claim_named
 from train_anywhere.runs.reopen.frozen import REQUIRED_KEYS
 
@@ -293,13 +293,6 @@ def test_one_line_in_the_table_of_all_hosts(
 def test_an_odd_answer_to_a_push_is_one_message(answer: str) -> None:
     with pytest.raises(SubmitError, match="its answer can't be read"):
         read_prepared("site", answer)
-
-
-@pytest.mark.parametrize("zone", ["", "CET", "+9999", "2026-01-01", "+01:00\n", "x" * 9999])
-def test_an_odd_time_zone_is_an_unknown_start(zone: str) -> None:
-    assert read_expected_start("2026-01-01T00:00:00", zone) == float("inf")
-    assert read_expected_start("", "+0100") == float("inf")
-    assert read_expected_start("2026-01-01T00:00:00", "+0100") == 1767222000
 
 
 def test_a_name_from_elsewhere_makes_no_other_folder(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.tests.monitor.nvidia import fake_nvidia_smi
+from engine.tests.monitor.nvidia import fake_nvml
 from engine.tests.slurm.login import SMALL, Login, log, per_host, wait_for
 from tools.testbed.testbed_cluster import Testbed
 from tools.testing.weights import info
@@ -25,8 +25,8 @@ ELSEWHERE = "cluster.site.submit_below=[]"  # tests are not below /scratch
 @pytest.mark.new_process
 def test_neuron_with_four_nodes(testbed_for: Callable[..., Testbed], shared_dir: Path, devices: int) -> None:
     neuron = Login(testbed_for("neuron"), shared_dir)
-    fake = fake_nvidia_smi(shared_dir / "bin")  # the testbed has no GPU
-    watched = [f'cluster.setup=["export PATH={fake}:$PATH"]']
+    fake = fake_nvml(shared_dir / "nvml")  # the testbed has no GPU
+    watched = [f'cluster.setup=["export PYTHONPATH={fake}"]']
     job, run = neuron.submit(
         "cluster=neuron",
         "trainer.nodes=4",

@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from engine.tests.remote.conftest import Laptop, Site
-from engine.tests.slurm.login import EACH_STEP, SMALL, log, set_step_seconds, trained, wait_for
+from engine.tests.slurm.login import EACH_STEP, log, set_step_seconds, trained, wait_for
 from tools.testbed import namespaces
 from tools.testbed.testbed_cluster import Testbed
 from tools.testing.projects import copy_project
@@ -122,30 +121,6 @@ def test_a_run_loses_a_node_moves_to_another_cluster_and_has_the_same_bits(
     assert nodes_b.wait_job(job, 240) == "COMPLETED", log(whole)
     assert info(there)["world_size"] == 1 and info(there)["step"] == info(whole)["step"] == 240
     assert largest_difference(final_weights(there), final_weights(whole)) < 1e-5
-
-
-def test_the_earliest_start_is_chosen_by_the_schedulers(clusters: Clusters) -> None:
-    laptop, a, b, nodes_a, _ = clusters
-    full = ["sbatch", "--parsable", "--exclusive", "--nodes=3", "--time=60", "--wrap=sleep 600"]
-    assert nodes_a.run(full, cwd=a.home).returncode == 0
-    end = time.monotonic() + 30
-    while "RUNNING" not in nodes_a.run(["squeue", "--noheader", "--format=%T"]).stdout:
-        assert time.monotonic() < end
-        time.sleep(0.1)
-    done = laptop.command("train", "on=a,b", "trainer.nodes=2", "trainer.devices=1", *SMALL)
-    assert done.returncode == 0 and "jobs.py --on b status" in done.stderr, done.stdout + done.stderr
-    starts = dict(re.findall(r"^(a|b): expected start (\S+) \(an estimate\)", done.stderr, re.M))
-    assert {*starts} == {"a", "b"} and starts["b"] < starts["a"]
-    assert [*b.folder.glob("results/*/*/jobs.txt")] and not [*a.folder.glob("results/*/*/jobs.txt")]
-    ok(laptop, "jobs", "--on", "b", "cancel")
-    laptop.close_connections()
-    b.stop()
-    done = laptop.command("train", "on=b,a", "trainer.nodes=2", "trainer.devices=1", *SMALL)
-    assert done.returncode == 0 and "b: error: b (b-login): it can't be reached" in done.stderr, done.stderr
-    assert len([*a.folder.glob("results/*/*/jobs.txt")]) == 1
-    assert "pending" in ok(laptop, "jobs", "--on", "a", "status")
-    ok(laptop, "jobs", "--on", "a", "cancel")
-    b.start()
 
 
 def checksums(folder: Path, names: list[str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ python -m train_anywhere doctor                                                #
 python -m train_anywhere doctor cluster=alvis trainer.nodes=2 strategy=horovod   # a job on alvis, and wait for it
 python -m train_anywhere doctor cluster=alvis --facts   # compare the preset with Slurm, on a login node of alvis; no job
 
---facts prints each fact that differs, and a patch of the preset: pipe the output to `git apply`.
+--facts prints each fact that differs, with its key: correct the preset by hand.
 The job is `src/train.py` with the same arguments, so its gradients are averaged over all ranks.
 Exit codes: 0 all checks pass, 1 a check fails (its line has the remedy) or a fact differs, 2 the arguments are invalid.
 """
@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -46,7 +45,7 @@ from train_anywhere.runs.recorder import read_reports
 from train_anywhere.slurm.presets import resolve_current
 from train_anywhere.slurm.script.job import devices_per_node
 from train_anywhere.slurm.script.units import format_problems as cluster_problems
-from train_anywhere.slurm.site_facts import KEEP, SlurmFacts, compare, edit_text, fact_names, make_patch
+from train_anywhere.slurm.site_facts import SlurmFacts, compare, fact_names
 from train_anywhere.slurm.submission.prepare import refusals
 from train_anywhere.training.preflight import CHECKS
 
@@ -197,7 +196,7 @@ def load_request(arguments: list[str], words: list[str]) -> Config:
 
 
 def compare_facts(arguments: list[str], words: list[str]) -> int:
-    """Print the facts of a preset that differ from what Slurm reports, and a patch of the preset; return the exit code.
+    """Print the facts of a preset that differ from what Slurm reports; return the exit code.
 
     Raises:
         ProjectError: the arguments are not one preset with facts, or Slurm reports nothing.
@@ -214,31 +213,18 @@ def compare_facts(arguments: list[str], words: list[str]) -> int:
 
 
 def print_differences(path: Path) -> int:
-    """Print what differs between a preset and Slurm, what could not be compared, and a patch; return the exit code.
+    """Print what differs between a preset and Slurm, and what could not be compared; return the exit code.
 
     Raises:
         SchedulerError: Slurm reports nothing.
     """
-    slurm, known, differences = SlurmFacts(), set(), []
+    slurm, tree = SlurmFacts(), yaml.safe_load(read_text(path))["cluster"]
     print("".join(f"note: {why}\n" for why in slurm.failures.values()), end="", file=sys.stderr)
-    new = old = read_text(path)
-    for _ in range(3):  # a new default partition may have other nodes
-        found = list(compare(yaml.safe_load(new)["cluster"], slurm))
-        known |= {c.keys[-1] for c in found}
-        wrong = [c for c in found if not c.agrees]
-        differences += [line for c in wrong if (line := f"{c}") not in differences]
-        new = edit_text(new, {("cluster", *c.keys): c.value for c in wrong if c.value is not KEEP})
-    if not known:
+    if not (found := list(compare(tree, slurm))):
         raise SchedulerError(f"Slurm reports nothing that could be compared with {path.name}.")
-    tree, month = yaml.safe_load(old)["cluster"], time.strftime("%Y-%m")
-    if not f"{tree['site'].get('checked')}".startswith(month):
-        new = edit_text(new, {("cluster", "site", "checked"): month})
+    differences = [str(one) for one in found if not one.agrees]
     print(printable("\n".join(differences) or "No difference."))
-    print(f"not checked: {listed(sorted(fact_names(tree) - known))}")
-    print(
-        make_patch(f"configs/cluster/{path.name}", old if path.is_relative_to(ROOT / "configs") else "", new),
-        end="",
-    )
+    print(f"not checked: {listed(sorted(fact_names(tree) - {one.keys[-1] for one in found}))}")
     return int(bool(differences))
 
 

@@ -31,7 +31,7 @@ from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.runs.summary import as_typed, display_path
 from train_anywhere.slurm.script import units
-from train_anywhere.slurm.site_facts import Kind, SlurmFacts, edit_text, format_scalar
+from train_anywhere.slurm.site_facts import Kind, SlurmFacts, format_scalar
 
 START = ["slurm/new_cluster.py"] if HAS_PROJECT else ["-m", "train_anywhere", "new-cluster"]
 PRESETS = OWN / ("cluster" if HAS_PROJECT else "clusters")
@@ -117,8 +117,8 @@ def keep_settings(name: str, settings: Sequence[str]) -> int:
     if name not in (presets := list_groups()["cluster"]):
         raise SubmitError(f"there is no preset '{name}'; name one of {listed(presets)}.")
     path = OWN / "local" / f"{name}.yaml"
-    if (old := read_text(path).strip() if path.exists() else "") and read_mapping(path):
-        old += "\n"
+    old = read_text(path).strip() if path.exists() else ""
+    known_there = read_mapping(path) if old else {}
     try:
         tree, values = compose([f"cluster={name}"]), dict[str, Any]()
     except Exception as error:
@@ -134,10 +134,19 @@ def keep_settings(name: str, settings: Sequence[str]) -> int:
     tree["cluster"] |= values
     if problems := units.format_problems(load(tree).cluster):
         raise ConfigError(*problems)
-    lines = "".join(f"{key}: {format_scalar(value)}\n" for key, value in values.items())
+    new, lines = f"{old}\n" if old else "", list[str]()
+    for key, value in values.items():
+        line = f"{key}: {format_scalar(value)}"
+        if key in known_there:  # a comment behind the old value stays
+            new = re.sub(rf"(?m)^{key}:.*?(?=\s+#|$)", lambda _, line=line: line, new, count=1)
+        else:
+            lines.append(f"{line}\n")
+    new = "".join([*lines, new])
+    if yaml.safe_load(new) != {**known_there, **values}:
+        raise SubmitError(f"{path} has a form that is not edited: set {listed(values)} in it by hand.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, edit_text(old, {(key,): value for key, value in values.items()}) if old else lines)
+        write_atomic(path, new)
     except OSError as error:
         raise SubmitError(f"{path} can't be written: {error.strerror}.") from None
     print(f"wrote {display_path(path)}, which each command with cluster={name} reads.")

@@ -1,9 +1,6 @@
 """The only reader of what hosts answer: checked and typed, since a host may have another version, or belong to someone else."""
 
-import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -60,13 +57,6 @@ def read_prepared(host: str, answer: str) -> tuple[str, list[str]]:
         return folder, starts
 
     return _read(host, answer, "[", read)
-
-
-def read_expected_start(printed: str, zone: str) -> float:
-    """Return the expected start that a dry run has printed, in unix seconds; inf if it is not known."""
-    with suppress(ValueError, OverflowError):
-        return datetime.strptime(printed + zone, "%Y-%m-%dT%H:%M:%S%z").timestamp()
-    return math.inf
 
 
 def _read(host: str, answer: str, start: str, read: Callable[[Any], T]) -> T:

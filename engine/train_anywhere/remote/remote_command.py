@@ -3,11 +3,10 @@
 import fcntl
 import hashlib
 import os
-import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -17,7 +16,6 @@ from train_anywhere.errors import REFUSED, ConfigError, SubmitError, SubmitInter
 from train_anywhere.files import WORK
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.remote import request_there
-from train_anywhere.remote.answers import read_expected_start
 from train_anywhere.remote.connection import LOST, Answer, Connection, LostConnectionError
 from train_anywhere.remote.hosts import Host, read_host, refusal, shell_path
 from train_anywhere.remote.sent_files import SentFiles, find_files, remote_folder, transfer
@@ -58,18 +56,13 @@ def run_elsewhere(start: str, words: Sequence[str]) -> int | None:
     sys.argv[1:] = [*own, *words[end:]]
     if not named or {"-h", "--help"} & {*own}:
         return None
-    if len(named) > 1 or not named[0]:
+    if len(named) > 1 or not named[0] or "," in named[0]:
         raise ConfigError(f"{' '.join(f'on={name}' for name in named)}: name one host, such as on=neuron.")
-    hosts, files = [read_host(name) for name in named[0].split(",")], find_files()
+    host, files = read_host(named[0]), find_files()
     keys = {word.lstrip("+").partition("=")[0] for word in own}
     shows = program == "evaluate" or (program == "scaling" and len(own) == 1 and "=" not in own[0])
-
-    def command(host: Host, *more: str) -> list[str]:
-        preset = [f"cluster={host.cluster}"] if host.cluster and "cluster" not in keys and not shows else []
-        return [*start.split(), *preset, *own, *more, *words[end:]]
-
-    host = hosts[0] if len(hosts) == 1 else _earliest(hosts, command, files)
-    code = run_once(host, command(host), files)
+    preset = [f"cluster={host.cluster}"] if host.cluster and "cluster" not in keys and not shows else []
+    code = run_once(host, [*start.split(), *preset, *own, *words[end:]], files)
     if not code and "dry_run" not in keys and program not in ("evaluate", "fetch"):
         print(f"On {host.name}: python src/jobs.py --on {host.name} status, logs -f, cancel", file=sys.stderr)
     if code == REFUSED:
@@ -83,44 +76,14 @@ def run_elsewhere(start: str, words: Sequence[str]) -> int | None:
     return code
 
 
-def _earliest(hosts: Sequence[Host], command: Callable[..., list[str]], files: SentFiles) -> Host:
-    """Return the host that accepts the dry run and expects the earliest start, or that may have the command already."""
-    starts: list[tuple[float, int, Host]] = []
-    for host in hosts:
-        records = _records(host, command(host))
-        if any(records.parent.glob(f"{records.name}-*")):
-            return host
-    for host in hosts:
-        try:
-            done = run_new(host, command(host, "dry_run=true"), files)
-            zone = Connection(host).capture("date +%z").stdout.strip()
-            start = re.search(r"^Expected start: (\d{4}-\d\d-\d\dT[\d:]+)", done.stdout, re.M)
-            said = f"expected start {start[1] if start else 'not known'} (an estimate), UTC{zone}"
-            if done.returncode:
-                said = "".join(done.stderr.strip().rpartition("error: ")[1:])
-            else:
-                starts.append((read_expected_start(start[1] if start else "", zone), len(starts), host))
-        except SubmitError as error:
-            said = f"error: {error}"
-        print(printable(f"{host.name}: {said}"), file=sys.stderr, flush=True)
-    if not starts:
-        raise SubmitError("no host accepts this command; see the lines above.")
-    return min(starts)[2]
-
-
-def _records(host: Host, command: Sequence[str]) -> Path:
-    """Return the start of the paths of the records of a command, which `_open_record` makes."""
-    digest = hashlib.sha256("\0".join([str(WORK), host.name, *command]).encode(errors="surrogateescape"))
-    return state_folder() / "remote" / digest.hexdigest()[:16]
-
-
 @contextmanager
 def _open_record(host: Host, command: Sequence[str]) -> Iterator[TextIO]:
     """Open the file with the id of the request for a command whose answer has not arrived; an empty one is removed at the end.
 
     The same command in another terminal, which waits for its answer now, has its own.
     """
-    start = _records(host, command)
+    digest = hashlib.sha256("\0".join([str(WORK), host.name, *command]).encode(errors="surrogateescape"))
+    start = state_folder() / "remote" / digest.hexdigest()[:16]
     start.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     for number in count():
         with open(f"{start}-{number}.request", "a+") as record:
@@ -181,9 +144,9 @@ def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int
     )
 
 
-def run_new(host: Host, command: Sequence[str], files: SentFiles | None = None) -> Answer:
+def run_new(host: Host, command: Sequence[str]) -> Answer:
     """Send the project, make its environment with the progress shown here, and return what a command prints there."""
-    connection, files = Connection(host), files or find_files()
+    connection, files = Connection(host), find_files()
     folder = shlex.quote(transfer(connection, files))
     if code := connection.run(_script(host, folder, [], files)):
         raise SubmitError(

@@ -1,4 +1,4 @@
-"""Compare the facts in a preset with what Slurm's clients report, and edit its text.
+"""Compare the facts in a preset with what Slurm's clients report.
 
 A fact that the preset leaves out is unknown, and not compared.
 """
@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from difflib import unified_diff
 from typing import Any, NamedTuple
 
 import yaml
@@ -25,13 +24,7 @@ TIMEOUT_S = 30.0
 NODES, PARTITIONS, CONFIG = (f"scontrol show {what}" for what in ("nodes", "partitions", "config"))
 QOS, ACCOUNTS = "sacctmgr show qos", "sacctmgr show associations"
 
-DELETE = object()
-"""The new value of a list item to delete."""
-
 Keys = tuple[str | int, ...]
-
-KEEP = object()
-"""The new value of a fact that Slurm's answer does not replace: the difference is printed, and not in the patch."""
 
 
 class Kind(NamedTuple):
@@ -144,63 +137,20 @@ def _settings(line: str) -> dict[str, str]:
     return dict(reversed(re.findall(r"(?<!\S)(\w+)=(\S*)", line)))
 
 
-def edit_text(text: str, values: Mapping[Keys, Any]) -> str:
-    """Return YAML with new values, such as {("cluster", "site", "nodes", 0, "cpus"): 62}."""
-    for keys in sorted(values, key=lambda k: (values[k] is DELETE, [-n for n in k if isinstance(n, int)])):
-        text = _edit(text, keys, values[keys])
-    return text
-
-
-def make_patch(path: str, old: str, new: str) -> str:
-    """Return the change of a file, or a new one, as a unified diff for `git apply` and `patch -p1`."""
-    before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
-    lines = unified_diff(before, after, f"a/{path}" if old else "/dev/null", f"b/{path}")
-    return "".join(x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in lines)
-
-
 def format_scalar(value: Any) -> str:
     """Return a value in YAML. Without quotes `on` and `1e3` would be other values."""
     plain = re.fullmatch(r"[A-Za-z0-9][\w.-]*", f"{value}") and yaml.safe_load(f"{value}") == value
     return f"{value}" if plain and isinstance(value, str) else json.dumps(value)
 
 
-def _edit(text: str, keys: Keys, value: Any) -> str:
-    name: Any = None
-    node: Any = yaml.compose(text)
-    for key in keys:
-        parent = node
-        pairs = node.value if isinstance(key, str) else [(None, node.value[key])]
-        name, node = next(((k, v) for k, v in pairs if not k or k.value == key), (None, None))
-    if node is None:  # inserted before the second key: the first is often the name
-        at = parent.value[min(1, len(parent.value) - 1)][0].start_mark
-        gap = ", " if parent.flow_style else f"\n{' ' * at.column}"
-        return f"{text[: at.index]}{keys[-1]}: {format_scalar(value)}{gap}{text[at.index :]}"
-    start, end = node.start_mark.index, _end(node)
-    if value is not DELETE:
-        return f"{text[: name.end_mark.index]}: {format_scalar(value)}{text[end:]}"
-    if not parent.flow_style:
-        return text[: text.rfind("\n", 0, start) + 1] + text[end:].partition("\n")[2]
-    if number := parent.value.index(node):
-        return text[: _end(parent.value[number - 1])] + text[end:]
-    return text[:start] + text[parent.value[1].start_mark.index :]
-
-
-def _end(node: Any) -> int:
-    """Return where a value ends: the end mark of a section is behind later comments."""
-    while isinstance(node, yaml.CollectionNode) and not node.flow_style:
-        node = node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1]
-    return int(node.end_mark.index)
-
-
 class Compared(NamedTuple):
-    """One fact: its keys, both values, the command that reports Slurm's, the value to write."""
+    """One fact: its keys, both values, and the command that reports Slurm's."""
 
     keys: Keys
     preset: Any
     agrees: bool
     slurm: Any
     command: str
-    value: Any = None
 
     def __str__(self) -> str:
         key = re.sub(r"\.(\d+)", r"[\1]", ".".join(map(str, self.keys)))
@@ -232,19 +182,16 @@ def compare(cluster: Mapping[str, Any], slurm: SlurmFacts) -> Iterator[Compared]
     usual = [k for k in kinds[::-1] if k.partition in default] or kinds[::-1]
     if kinds and picks and slurm.partitions:
         wrong = [f"{n}: {_state(n, slurm)}" for n in sorted(default - slurm.up)] or ["no default partition"]
-        agrees, value = bool(default) and default <= slurm.up, ",".join(sorted(default & slurm.up))
-        # by these the site may pick one
-        by_others = not named and (cluster.get("qos") or cluster.get("constraint"))
-        new = KEEP if by_others else value or kinds[-1].partition
-        yield Compared(("partition",), named, agrees, ", ".join(wrong), PARTITIONS, new)
+        agrees = bool(default) and default <= slurm.up
+        yield Compared(("partition",), named, agrees, ", ".join(wrong), PARTITIONS)
     if kinds:
         yield from _compare_nodes(nodes, kinds, usual, slurm)
         types = dict.fromkeys(k.gpu_type for k in usual)
         says = ", ".join(t or "GPUs without a type" for t in types)
         if named := cluster.get("gpu_type"):
-            yield Compared(("gpu_type",), named, named in types, says, NODES, next(iter(types)))
+            yield Compared(("gpu_type",), named, named in types, says, NODES)
         if site.get("needs_gpu_type"):
-            yield Compared(("site", "needs_gpu_type"), True, len(types) > 1, f"only {says}", NODES, False)
+            yield Compared(("site", "needs_gpu_type"), True, len(types) > 1, f"only {says}", NODES)
     for i, n in enumerate(nodes):
         of = {n["partition"]} if n.get("partition") else default
         yield from _compare_time(("site", "nodes", i, "max_time"), n, of, slurm)
@@ -277,14 +224,13 @@ def _compare_nodes(
         if not (near := match or new or usual[: i == 0 and not any(matches)]):
             names = " ".join(f"{n[key]}" for key in ("partition", "gpu_type") if n.get(key))
             why = _state(n["partition"], slurm) if n.get("partition") else "no such nodes"
-            yield Compared(("site", "nodes", i), names, False, why, NODES, DELETE)
+            yield Compared(("site", "nodes", i), names, False, why, NODES)
             continue
         kind = min(near, key=lambda k: (k.gpus != n["gpus"], len(_differing(n, k))))
         unlisted = [k for k in unlisted if k != kind]
         wrong = _differing(n, kind)
         for key in n.keys() & {*Kind._fields}:
-            value = wrong.get(key)
-            yield Compared(("site", "nodes", i, key), n[key], key not in wrong, value, NODES, value)
+            yield Compared(("site", "nodes", i, key), n[key], key not in wrong, wrong.get(key), NODES)
 
 
 def _differing(node: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
@@ -304,8 +250,8 @@ def _compare_time(
     limits = {_seconds(slurm.partitions[n].get("MaxTime", "")) for n in partitions if n in slurm.partitions}
     if (preset := section.get("max_time")) is not None and limits:
         agrees = units.seconds(preset) in limits | {_seconds(wall) for wall, *_ in slurm.qos.values()}
-        value = None if max(limits) == math.inf else units.clock(int(max(limits)))
-        yield Compared(keys, preset, agrees, value or "UNLIMITED", PARTITIONS, value)
+        value = "UNLIMITED" if max(limits) == math.inf else units.clock(int(max(limits)))
+        yield Compared(keys, preset, agrees, value, PARTITIONS)
 
 
 def _seconds(limit: str) -> float:
@@ -328,10 +274,7 @@ def _compare_accounting(
     limits = [n for n in map(int, re.findall(r"\bgres/gpu=(\d+)", tres)) if n]  # 0: for jobs without GPUs
     enforced = re.search("limits|safe", slurm.config.get("AccountingStorageEnforce", ""))
     if (most := site.get("max_gpus")) and enforced and limits:
-        yield Compared(("site", "max_gpus"), most, most == min(limits), min(limits), QOS, min(limits))
+        yield Compared(("site", "max_gpus"), most, most == min(limits), min(limits), QOS)
     if (account := site.get("account")) and slurm.accounts:
-        agrees, yours = (
-            any(clean_environment.has_form(n, account) for n in slurm.accounts),
-            ", ".join(slurm.accounts),
-        )
-        yield Compared(("site", "account"), account, agrees, f"your {yours}", ACCOUNTS, ".+")
+        agrees = any(clean_environment.has_form(n, account) for n in slurm.accounts)
+        yield Compared(("site", "account"), account, agrees, f"your {', '.join(slurm.accounts)}", ACCOUNTS)

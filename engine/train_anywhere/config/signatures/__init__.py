@@ -243,7 +243,7 @@ def read_import_calls(dotted: str, roots: tuple[Path, ...] = (ROOT,)) -> list[tu
         (str(module.file.relative_to(ROOT) if module.file.is_relative_to(ROOT) else module.file), call)
         for module in dict.fromkeys(found.values())
         if module and module.file and _is_users(module) and module.tree
-        for call in find_import_calls(module.whole_tree or module.tree)
+        for call in find_import_calls(module.tree)
     ]
 
 

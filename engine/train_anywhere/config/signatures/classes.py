@@ -136,20 +136,6 @@ def dataclass_signature(names: Names, mro: Mro) -> Signature | None:
     return Signature({f.parameter.name: f.parameter for f in ordered if f.accepted}, not certain)
 
 
-def named_tuple_signature(names: Names, place: Place) -> Signature | None:
-    """Return the constructor of a direct subclass of `NamedTuple`. None for other classes."""
-    assert isinstance(place.node, ast.ClassDef)
-    if "typing.NamedTuple" not in [names.imported_name(place.module, base) for base in place.node.bases]:
-        return None
-    found = {}
-    for node in place.node.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            hint = read_hint(names, place.module, node.annotation)
-            name, required = node.target.id, node.value is None
-            found[name] = make_parameter(name, required, hint, literal(node.value))
-    return Signature(found, False)
-
-
 def field_default(node: ast.expr | None) -> ast.expr | None:
     """Return the default, 3, in `x: int = 3` and in `x: int = field(default=3)`."""
     if isinstance(node, ast.Call) and decorator_names([node]) == ["field"]:
@@ -257,10 +243,7 @@ def _find_constructor(names: Names, mro: Mro, accepted: set[str]) -> Signature:
                 certain = keeps_signature(base.node.decorator_list, CLASS_DECORATORS)
                 return found if certain else Signature(found.parameters, True)
             new = found
-        generated = dataclass_signature(names, mro[number:])
-        if generated is None and new is None:
-            generated = named_tuple_signature(names, base)
-        if generated:
+        if generated := dataclass_signature(names, mro[number:]):
             return generated
         if not keeps_signature(base.node.decorator_list, CLASS_DECORATORS):
             return ANY_SIGNATURE

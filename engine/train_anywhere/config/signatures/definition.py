@@ -25,14 +25,7 @@ class TargetError(Exception):
     """A name that is certainly not a class or function. The key is not in the message."""
 
 
-class _NoDefault:
-    """The type of `NO_DEFAULT`, with a readable repr for failing tests."""
-
-    def __repr__(self) -> str:
-        return "NO_DEFAULT"
-
-
-NO_DEFAULT = _NoDefault()
+NO_DEFAULT: Any = object()
 """The default of a parameter without one, or with one that is not a literal."""
 
 

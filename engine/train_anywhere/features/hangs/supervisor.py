@@ -5,10 +5,8 @@ detection of slow ranks compares a rank's own work: waiting for data, and comput
 """
 
 import time
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -37,21 +35,6 @@ CHANGE = 1.3
 """A slow rank is reported again if its factor changes by this ratio."""
 
 
-@dataclass(frozen=True)
-class StepPace:
-    """Seconds per batch of one rank, averaged over one window.
-
-    Attributes:
-        own: time of the rank's own work.
-        data: the part of `own` spent waiting for data.
-        whole: time of the whole batch.
-    """
-
-    own: float
-    data: float
-    whole: float
-
-
 class Stragglers:
     """Detects slow ranks from one update to the next.
 
@@ -71,64 +54,40 @@ class Stragglers:
 
     def update(self, ranks: Iterable[RankStatus]) -> list[str]:
         """Return lines for the log about ranks that became slow, changed or recovered."""
-        now = {r.rank: r for r in ranks}
-        if self._from.keys() != now.keys():
-            self._from = now
+        now = {r.rank: r for r in sorted(ranks, key=lambda r: r.rank)}
+        pairs = [(self._from[n], r) for n, r in now.items() if n in self._from]
+        same = self._from.keys() == now.keys()
+        if same and any(b.clock - a.clock < self.window or b.trained - a.trained < BATCHES for a, b in pairs):
             return []
-        if not all(self._complete(self._from[n], r) for n, r in now.items()):
-            return []
-        paces = {n: pace(self._from[n], r) for n, r in now.items()}
         self._from = now
-        ordered = sorted(p.own for p in paces.values())
-        return [line for n in sorted(now) if (line := self._check(now[n], paces[n], ordered))]
+        own = sorted((b.own - a.own) / (b.trained - a.trained) for a, b in pairs) if same else []
+        if len(own) < 2:
+            return []
+        # for a rank above the median of all, this is the median of the others
+        middle, usual = median(own), median(own[:-1])
+        return [line for a, b in pairs if (line := self._check(a, b, middle, usual))]
 
-    def _complete(self, before: RankStatus, after: RankStatus) -> bool:
-        return after.clock - before.clock >= self.window and after.trained - before.trained >= BATCHES
-
-    def _check(self, rank: RankStatus, own: StepPace, ordered: Sequence[float]) -> str | None:
-        number = rank.rank
-        if len(ordered) < 2:
-            return None
-        usual = median_of_others(ordered, own.own)
-        factor = own.own / usual if usual > 0 else 1.0
-        slow = factor >= RATIO and own.own - usual >= SHARE * own.whole
+    def _check(self, before: RankStatus, after: RankStatus, middle: float, usual: float) -> str | None:
+        number, batches = after.rank, after.trained - before.trained
+        own = (after.own - before.own) / batches
+        factor = own / usual if own > middle and usual > 0 else 1.0
+        slow = factor >= RATIO and own - usual >= SHARE * (after.clock - before.clock) / batches
         rows = self._rows[number] = [*self._rows.get(number, []), factor][-WINDOWS:] if slow else []
         if not slow and number in self._reported and factor < (1 + RATIO) / 2:
             del self._reported[number], self.factors[number]
-            return f"{ranks_by_host([rank])} is as fast as the others again."
+            return f"{ranks_by_host([after])} is as fast as the others again."
         if len(rows) < WINDOWS:
             return None
         self.factors[number] = found = median(rows)
         if 1 / CHANGE < found / self._reported.get(number, 1e9) < CHANGE:
             return None
         self._reported[number] = found
-        return f"{ranks_by_host([rank])} is slow: {sentence(found, own, usual)}"
-
-
-def median_of_others(ordered: Sequence[float], own: float) -> float:
-    """Return the median of sorted values without `own`."""
-    at, count = bisect_left(ordered, own), len(ordered) - 1
-
-    def other(index: int) -> float:
-        return ordered[index if index < at else index + 1]
-
-    return (other((count - 1) // 2) + other(count // 2)) / 2
-
-
-def pace(before: RankStatus, after: RankStatus) -> StepPace:
-    """Return the seconds per batch between two states of a rank."""
-    batches = after.trained - before.trained
-    whole, own, data = after.clock - before.clock, after.own - before.own, after.data - before.data
-    return StepPace(own / batches, data / batches, whole / batches)
-
-
-def sentence(factor: float, own: StepPace, usual: float) -> str:
-    """Return how slow a rank is, as the end of a sentence."""
-    of_data = f", of which {1000 * own.data:.1f} ms wait for data" if own.data > own.own / 2 else ""
-    return (
-        f"its own work takes {factor:.1f} times as long as that of the others ({1000 * own.own:.1f} ms a batch{of_data}; "
-        f"median of the others {1000 * usual:.1f} ms), and all ranks wait for it."
-    )
+        data = (after.data - before.data) / batches
+        of_data = f", of which {1000 * data:.1f} ms wait for data" if data > own / 2 else ""
+        return (
+            f"{ranks_by_host([after])} is slow: its own work takes {found:.1f} times as long as that of the others "
+            f"({1000 * own:.1f} ms a batch{of_data}; median of the others {1000 * usual:.1f} ms), and all ranks wait for it."
+        )
 
 
 FILE = "watch.json"

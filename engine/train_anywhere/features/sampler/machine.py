@@ -2,8 +2,6 @@
 
 import os
 import re
-import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -38,7 +36,7 @@ class Machine:
     """
 
     def __init__(self, mark: str, cgroups: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> None:
-        self.mark, self.proc = mark, proc
+        self.mark = mark
         self.cpus = usable_cpus()
         self.cgroup = job_cgroup(proc, cgroups)
         psutil.cpu_percent(percpu=True)  # each call returns the use since the previous one of the same thread
@@ -63,32 +61,28 @@ class Machine:
         rates = {
             n: (self._before[1][n] - b) / MB / seconds for n, b in before[1].items() if n in self._before[1]
         }
-        memory = self.job_memory()
         job_use = [use[cpu] for cpu in self.cpus if cpu < len(use)]
         # over a shorter time psutil counts too few ticks
         unknown = first or not job_use or seconds < SHORTEST_S
         return {
             "cpu_use_percent": None if unknown else sum(job_use) / len(job_use),
             "memory_used_gib": psutil.virtual_memory().used / GIB,
-            "job_memory_gib": None if memory is None else memory / GIB,
+            "job_memory_gib": self.job_memory() / GIB,
             **rates,
         }
 
-    def job_memory(self) -> int | None:
-        """Return the bytes of memory that the job's processes use on this node, if known."""
+    def job_memory(self) -> int:
+        """Return the bytes of memory that the job's processes use on this node."""
         if self.cgroup:
             with suppress(OSError, ValueError):
                 rows = (line.split() for line in (self.cgroup / "memory.stat").read_text().splitlines())
                 return sum(int(value) for name, value in rows if name in RESIDENT)
-        pages = 0
-        with suppress(OSError):
-            for process in job_processes(self.mark, self.proc):
-                with suppress(OSError, ValueError):
-                    # shared memory and pages of files do not count
-                    _, resident, shared, *_ = (self.proc / str(process) / "statm").read_text().split()
-                    pages += int(resident) - int(shared)
-            return pages * os.sysconf("SC_PAGE_SIZE")
-        return None  # no /proc
+        used = 0
+        for process in job_processes(self.mark).values():
+            with suppress(psutil.Error):
+                memory = process.memory_info()  # shared memory and pages of files do not count
+                used += memory.rss - getattr(memory, "shared", 0)
+        return used
 
 
 def usable_cpus() -> list[int]:
@@ -109,31 +103,18 @@ def job_cgroup(proc: Path, cgroups: Path) -> Path | None:
     return None
 
 
-def job_processes(mark: str, proc: Path) -> set[int]:
-    """Return this user's marked ranks and their descendants, without this process."""
-    own = []
-    for process in proc.iterdir():
-        with suppress(OSError):
-            if process.name.isdigit() and process.stat().st_uid == os.getuid():
-                own.append(process)
-    parents = {int(p.name): _parent(p) for p in own}
-    found = set[int]()
-    for process in own:
-        with suppress(OSError):
-            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            script = any(word.endswith("src/train.py") for word in words)
-            if script and (mark in words or process.name == str(os.getppid())):
-                found.add(int(process.name))
-    found -= {os.getpid()}
-    while more := {p for p, parent in parents.items() if parent in found} - found - {os.getpid()}:
-        found |= more
+def job_processes(mark: str) -> dict[int, psutil.Process]:
+    """Return the marked ranks and their descendants by process id, without this process."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if any(word.endswith("src/train.py") for word in words) and (
+            mark in words or process.pid == os.getppid()
+        ):
+            with suppress(psutil.Error):
+                found |= {one.pid: one for one in (process, *process.children(recursive=True))}
+    found.pop(os.getpid(), None)
     return found
-
-
-def _parent(process: Path) -> int:
-    with suppress(OSError, ValueError, IndexError):
-        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    return 0
 
 
 def _transferred_bytes() -> dict[str, int]:
@@ -147,15 +128,6 @@ def _transferred_bytes() -> dict[str, int]:
         found["network_received_mb_per_s"] = sum(c.bytes_recv for c in cards)
         found["network_sent_mb_per_s"] = sum(c.bytes_sent for c in cards)
     return found
-
-
-MIB = 1 << 20
-
-FIELDS = "index,uuid,name,memory.total,utilization.gpu,memory.used,power.draw,temperature.gpu"
-"""Fields to query from nvidia-smi, in %, MiB, W and degrees Celsius: see `nvidia-smi --help-query-gpu`."""
-
-ANSWER_S = 10.0
-"""Longest run of nvidia-smi in seconds: it hangs if a GPU does not answer."""
 
 
 @dataclass(frozen=True)
@@ -174,10 +146,15 @@ class Gpu:
 
 def reader() -> Callable[[], list[Gpu]]:
     """Return a function that returns the GPUs of this job, empty without NVIDIA's driver."""
-    ask = _nvml() or _nvidia_smi()
-    if ask is None:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no driver, or one of another version
         return list
-    return lambda: visible_gpus(ask(), os.environ)
+    return lambda: visible_gpus(
+        [_read_nvml(pynvml, i) for i in range(pynvml.nvmlDeviceGetCount())], os.environ
+    )
 
 
 def visible_gpus(gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu]:
@@ -190,17 +167,6 @@ def visible_gpus(gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu]:
     if listed is None:
         return gpus
     return [g for g in gpus if str(g.index) in listed or g.uuid in listed] or (gpus if listed else [])
-
-
-def _nvml() -> Callable[[], list[Gpu]] | None:
-    """Return a function that reads GPUs from NVML, which starts no process, if it can be used."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # not installed, no driver, or a driver of another version
-        return None
-    return lambda: [_read_nvml(pynvml, i) for i in range(pynvml.nvmlDeviceGetCount())]
 
 
 def _read_nvml(nvml: Any, index: int) -> Gpu:
@@ -231,48 +197,3 @@ def _read_nvml(nvml: Any, index: int) -> Gpu:
 def _decode(answer: str | bytes | None) -> str:
     """Return an answer of pynvml as a string. Older versions return bytes."""
     return answer.decode(errors="replace") if isinstance(answer, bytes) else answer or ""
-
-
-def _nvidia_smi() -> Callable[[], list[Gpu]] | None:
-    """Return a function that reads GPUs from nvidia-smi, if it is installed."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return None
-    command = [program, f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits"]
-
-    def ask() -> list[Gpu]:
-        try:
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_S
-            )
-        except subprocess.TimeoutExpired:
-            return []
-        return [gpu for line in done.stdout.splitlines() if (gpu := _parse_line(line))]
-
-    return ask
-
-
-def _parse_line(line: str) -> Gpu | None:
-    """Return the GPU in a row of nvidia-smi. None for an error."""
-    words = [word.strip() for word in line.split(",")]
-    if len(words) != len(FIELDS.split(",")) or not words[0].isdigit():
-        return None
-    total, use, used, power, temperature = (_number(word) for word in words[3:])
-    return Gpu(
-        int(words[0]),
-        words[1],
-        words[2],
-        memory_gib=total and total * MIB / GIB,
-        use_percent=use,
-        memory_used_gib=None if used is None else used * MIB / GIB,
-        power_w=power,
-        temperature_c=temperature,
-    )
-
-
-def _number(word: str) -> float | None:
-    """Return a number, or None for [N/A], [Not Supported], [Unknown Error] and [GPU is lost]."""
-    try:
-        return float(word)
-    except ValueError:
-        return None
