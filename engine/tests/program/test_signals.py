@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from engine.tests.program.conftest import RUN, Latest, Run
 from tools.testing.weights import info
 from train_anywhere.commands import jobs
 from train_anywhere.files import ROOT
-from train_anywhere.files.copy_files import with_descendants
 
 
 def stopped(
@@ -41,8 +41,10 @@ def stopped(
     time.sleep(0.1)
     if reaches == "group":
         os.killpg(process.pid, number)
-    for pid in with_descendants(process.pid) if reaches == "all" else [process.pid] * (reaches == "it"):
-        os.kill(pid, number)
+    started = psutil.Process(process.pid)
+    reached = {"it": [started], "all": [started, *started.children(recursive=True)]}
+    for one in reached.get(reaches, []):
+        os.kill(one.pid, number)
     try:
         printed = process.communicate(timeout=30)[0]
     finally:

@@ -32,7 +32,8 @@ from train_anywhere.search.loop import find_folder
 from train_anywhere.slurm.status.best import find_best
 from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.status.gather import Report, gather
-from train_anywhere.slurm.status.text_page import page, table, to_json
+from train_anywhere.slurm.status.list_page import list_runs
+from train_anywhere.slurm.status.text_page import page, to_json
 
 START = "2026-01-01T00:00:00+00:00"
 SECONDS = {"before": 1.0, "start": 2.0, "step": 70.0, "data": 20.0, "others": 30.0, "checkpoint": 9.0}
@@ -143,7 +144,7 @@ def look_at(run: RunDir) -> None:
     gathered = gather([submitted])
     for report in gathered.reports:
         assert report.trouble or page(report)
-    assert table(gathered.reports) and json.loads(to_json(gathered))
+    assert list_runs(gathered.reports, None) and json.loads(to_json(gathered))
     with_errors(lambda: page_of_report.page(run, read_facts(run), describe))
     with_errors(lambda: find_best([submitted], "val/acc", "max"))
     with_errors(

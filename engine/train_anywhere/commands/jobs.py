@@ -61,7 +61,7 @@ from train_anywhere.slurm.status.best import find_best as best_of
 from train_anywhere.slurm.status.gather import FAILED, RunReports, gather
 from train_anywhere.slurm.status.list_page import list_runs, parse_since, select
 from train_anywhere.slurm.status.show_logs import watch
-from train_anywhere.slurm.status.text_page import has_colors, next_lines, page, table, to_json, to_plain
+from train_anywhere.slurm.status.text_page import has_colors, next_lines, page, to_json, to_plain
 from train_anywhere.slurm.submission.prepare import refuse_second_job
 from train_anywhere.slurm.submission.resubmit import resubmit as submit_again
 
@@ -203,10 +203,7 @@ def _show_status(look: Callable[[], RunReports], parsed: argparse.Namespace, man
             return "no run is selected." if many else ""
         if len(gathered.reports) == 1 and not many:
             return page(known[0], width, colors)
-        shown = "" if many else table(known)
-        if many or (width and max(map(len, shown.splitlines())) > width):
-            shown = list_runs(known, width, colors)
-        return "\n".join([shown, *([] if many else next_lines(gathered.next, width))])
+        return "\n".join([list_runs(known, width, colors), *next_lines(() if many else gathered.next, width)])
 
     gathered = watch(look, text) if parsed.watch else look()
     if parsed.json:

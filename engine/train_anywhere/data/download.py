@@ -12,6 +12,7 @@ from urllib.request import urlopen
 from train_anywhere.errors import DataError, listed
 from train_anywhere.files.atomic import replace
 from train_anywhere.files.removal import remove_file, temporary_name
+from train_anywhere.files.terminal.output import show_progress
 
 TIMEOUT = 10
 """Seconds to wait for a connection, and for each read."""
@@ -42,29 +43,21 @@ def fetch(
 
 def _fetch_one(target: Path, checksum: str, mirrors: tuple[str, ...]) -> None:
     failures = []
+    part = temporary_name(target)
     for mirror in mirrors:
-        problem = _try_mirror(mirror + target.name, target, checksum)
-        if problem is None:
-            return
+        try:
+            if (digest := _transfer(mirror + target.name, part)) == checksum:
+                replace(part, target)
+                return
+            size = part.stat().st_size
+            problem = f"sent a wrong or truncated file ({size} bytes, MD5 {digest} instead of {checksum})"
+        except (OSError, HTTPException, ValueError) as error:
+            problem = f"failed ({error})"
+        finally:
+            remove_file(part)
         failures.append(f"{mirror} {problem}")
         print(f"{target.name}: {failures[-1]}", file=sys.stderr)
     raise DataError(f"{target.name}: {listed(failures)}.")
-
-
-def _try_mirror(url: str, target: Path, checksum: str) -> str | None:
-    """Download to a temporary name and rename the file when complete; return what went wrong, or None."""
-    part = temporary_name(target)
-    try:
-        digest = _transfer(url, part)
-        if digest != checksum:
-            size = part.stat().st_size
-            return f"sent a wrong or truncated file ({size} bytes, MD5 {digest} instead of {checksum})"
-        replace(part, target)
-        return None
-    except (OSError, HTTPException, ValueError) as error:
-        return f"failed ({error})"
-    finally:
-        remove_file(part)
 
 
 def _transfer(url: str, part: Path) -> str:
@@ -73,29 +66,13 @@ def _transfer(url: str, part: Path) -> str:
     with (
         urlopen(url, timeout=TIMEOUT) as answer,
         part.open("wb") as file,
-        _progress(url, answer.headers.get("Content-Length")) as advance,
+        show_progress(f"fetching {url}", int(answer.headers.get("Content-Length") or 0)) as advance,
     ):
         while chunk := answer.read(CHUNK):
             file.write(chunk)
             digest.update(chunk)
             advance(len(chunk))
     return digest.hexdigest()
-
-
-@contextmanager
-def _progress(url: str, length: str | None) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with the bytes of each chunk: it shows a bar on a terminal; elsewhere one line is printed."""
-    if not sys.stderr.isatty():
-        print(f"fetching {url} ({length or 'unknown number of'} bytes)", file=sys.stderr)
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(url.rsplit("/", 1)[-1], total=int(length) if length else None)
-        yield lambda count: bar.advance(task, count)
 
 
 @contextmanager

@@ -5,6 +5,8 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from train_anywhere.data.download import wait_for_lock
 from train_anywhere.errors import DataError
 from train_anywhere.files.atomic import move
@@ -54,17 +56,7 @@ def _owned(path: Path) -> OwnedFolder:
 
 def _remove_abandoned(parent: Path) -> None:
     """Remove the temporary folders of killed processes of this node."""
+    alive = {*map(str, psutil.pids())}
     for path in parent.glob(f".*.{socket.gethostname()}.*"):
-        if path.is_dir() and not _is_alive(path.suffix[1:]):
+        if path.is_dir() and path.suffix[1:] not in alive:
             remove(_owned(path))
-
-
-def _is_alive(process: str) -> bool:
-    """Return whether a process of this node with this number may still run."""
-    try:
-        os.kill(int(process), 0)
-    except (ProcessLookupError, ValueError, OverflowError):
-        return False
-    except OSError:
-        return True
-    return True

@@ -114,9 +114,9 @@ def describe_exit(answer: Answer) -> str:
     return f"{how}: {answer.message.rstrip('.')}" if answer.message else how
 
 
-def client_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def client_environment() -> dict[str, str]:
     """Return an environment in which a client prints exactly what was requested, in English."""
-    return {**{k: v for k, v in environ.items() if not CLIENT_OPTIONS.match(k)}, "LC_ALL": "C"}
+    return {**{k: v for k, v in os.environ.items() if not CLIENT_OPTIONS.match(k)}, "LC_ALL": "C"}
 
 
 def _read_output(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes]:

@@ -6,7 +6,6 @@ again, relative, when all that it leads to has been copied.
 """
 
 import os
-import re
 import shutil
 import socket
 import stat
@@ -64,19 +63,19 @@ class Copier:
 
     def find_open(self, pid: int) -> set[Path] | None:
         """Return the files that a process and its children are writing, or None if unknown."""
+        import psutil  # reading a checkpoint needs none
+
+        found: set[Path] = set()
         try:
-            if not os.listdir(f"/proc/{pid}/fd"):
+            program = psutil.Process(pid)
+            if not program.num_fds():  # it has ended
                 return None
-        except OSError:
+            for process in [program, *program.children(recursive=True)]:
+                with suppress(psutil.Error):
+                    found |= {Path(file.path) for file in process.open_files() if file.mode != "r"}
+        except psutil.Error:
             return None
-        found = set()
-        for fd in (p for one in with_descendants(pid) for p in _list(Path(f"/proc/{one}/fd"))):
-            with suppress(OSError):
-                flags = re.search(r"flags:\s*(\d+)", (fd.parents[1] / "fdinfo" / fd.name).read_text())
-                path = Path(os.readlink(fd))
-                if path.is_relative_to(self.source) and flags and int(flags[1], 8) & os.O_ACCMODE:
-                    found.add(path)
-        return found
+        return {path for path in found if path.is_relative_to(self.source)}
 
     def finish(self, killed: bool) -> list[str]:
         """Copy for the last time. Return the files of which an older copy stays.
@@ -166,25 +165,6 @@ def copy_leftovers(place: OwnedFolder, target: Path) -> str:
         return f"{len(left)} files of {copier.source} are still being written"
     remove(place)
     return ""
-
-
-def with_descendants(pid: int) -> list[int]:
-    """Return a process and those that it has started, directly or not."""
-    children: dict[int, list[int]] = {}
-    for process in _list(Path("/proc")):
-        with suppress(OSError, IndexError, ValueError):
-            words = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
-            children.setdefault(int(words[1]), []).append(int(process.name))
-    found = [pid]
-    for one in found:
-        found += children.get(one, [])
-    return found
-
-
-def _list(folder: Path) -> list[Path]:
-    with suppress(OSError):
-        return [*folder.iterdir()]
-    return []
 
 
 def _entries(source: Path) -> Iterator[tuple[Path, os.stat_result]]:

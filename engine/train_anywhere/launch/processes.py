@@ -12,7 +12,7 @@ from pathlib import Path
 from train_anywhere.config.checks.strategy_table import LAUNCHERS
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import discover
-from train_anywhere.distributed.layout import Layout, local_layout
+from train_anywhere.distributed.layout import Layout
 from train_anywhere.distributed.network.addresses import free_port, node_name
 from train_anywhere.errors import INTERRUPTED, NOT_FINITE, STOPPED, ConfigError, ProjectError
 from train_anywhere.features import Features
@@ -21,7 +21,7 @@ from train_anywhere.files.terminal.output import outlive_terminal, protect_outpu
 from train_anywhere.job.rank_process import SIGNALS
 from train_anywhere.job.restart import Nodes
 from train_anywhere.job.supervisor import Signals, Supervisor
-from train_anywhere.launch.exits import follow_parent, rank_environment
+from train_anywhere.launch.exits import rank_environment
 from train_anywhere.launch.forkserver import ForkedProcess, ForkServer, Process
 from train_anywhere.launch.launcher import to_shell_code
 from train_anywhere.launch.rank import run_rank
@@ -223,10 +223,9 @@ def refuse_nested_launch() -> None:
         )
 
 
-def build_rank_command(run: RunDir, supervised: bool = False) -> list[str]:
-    """Return the command that trains in a run folder: a rank, or the supervisor of several."""
-    one, several = [str(ROOT / "src" / "train.py"), "--run"], ["-m", "train_anywhere.launch.processes"]
-    return [sys.executable, "-u", *(several if supervised else one), str(run.path)]
+def build_rank_command(run: RunDir) -> list[str]:
+    """Return the command of a rank that trains in a run folder."""
+    return [sys.executable, "-u", str(ROOT / "src" / "train.py"), "--run", str(run.path)]
 
 
 def _environments(ranks: int) -> list[dict[str, str]]:
@@ -319,11 +318,3 @@ class LocalRanks:
             who = f"rank {rank} of {len(self._processes)}" if several else "the training process"
             rest = "; the other ranks were stopped." if several else "."
             print(f"{who} ended with {describe_exit_code(to_shell_code(code))}{rest}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    follow_parent()
-    here = RunDir(Path(sys.argv[1]))
-    frozen = load_frozen(here)
-    retries = frozen.cluster.retries
-    sys.exit(run_here(here, local_layout(frozen), None if retries else subprocess.Popen, retries=retries))

@@ -247,11 +247,11 @@ class Heartbeat:
         self.own += now - self._batch_began if seconds is None else seconds
         self._write(now)
 
-    def trained_batch(self, step: int, batches: int = 1) -> None:
-        """Record that `batches` more training batches are done, and `step` optimizer steps in total."""
+    def trained_batch(self, step: int) -> None:
+        """Record that one more training batch is done, and `step` optimizer steps in total."""
         self.step = step
-        self.trained += batches
-        self.batch += batches
+        self.trained += 1
+        self.batch += 1
         self.place = DATA
         self._batch_began = now = time.monotonic()
         self.first = self.first or now - self.began

@@ -21,6 +21,8 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
+
 from train_anywhere import ENVIRON
 from train_anywhere.config.checks.program import (
     VALUE,
@@ -39,7 +41,6 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
 from train_anywhere.features import Features
 from train_anywhere.files import ROOT, with_engine
-from train_anywhere.files.copy_files import with_descendants
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import ON
 
@@ -210,14 +211,13 @@ def describe_lone_ranks(config: Config, topology: Topology, pid: int) -> str | N
     "" if it has started all of them; None as long as it has started none.
     """
     command, devices = config.program.command, node_devices(config) * topology.nodes
-    scripts, sizes = {os.fsencode(word) for word in command if word.endswith(".py")}, list[int]()
-    for one in with_descendants(pid):
-        with suppress(OSError, ValueError):
-            if one != pid and {*Path(f"/proc/{one}/cmdline").read_bytes().split(b"\0")} & scripts:
-                found = re.search(
-                    rb"(?:^|\0)(?:OMPI_COMM_)?WORLD_SIZE=(\d+)", Path(f"/proc/{one}/environ").read_bytes()
-                )
-                sizes.append(int(found[1]) if found else 1)
+    scripts, sizes = {word for word in command if word.endswith(".py")}, list[int]()
+    with suppress(psutil.Error):
+        for one in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.Error, ValueError):
+                if {*one.cmdline()} & scripts:
+                    known = one.environ()
+                    sizes.append(int(known.get("WORLD_SIZE") or known.get("OMPI_COMM_WORLD_SIZE") or 1))
     if not sizes or max(sizes) >= devices:
         return "" if sizes else None
     ranks = "1 rank" if max(sizes) == 1 else f"{max(sizes)} ranks"

@@ -27,9 +27,6 @@ EVERY_S = 1.0
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 """Matches colors and the like of a terminal."""
 
-NUMBERS = {1: ("float_val", "<f"), 2: ("double_val", "<d"), 3: ("int_val", "<i"), 9: ("int64_val", "<q")}
-"""TensorFlow's types of a scalar: its field, and its format as bytes."""
-
 
 class ProgramMetrics:
     """Reader of a program's metrics, on rank 0.
@@ -234,10 +231,8 @@ def _number(text: str | None) -> float | None:
 
 def _scalar(tensor: Any) -> float | None:
     """Return the only number of a tensor, as TensorFlow 2 writes scalars, else None."""
-    field, format_ = NUMBERS.get(tensor.dtype, ("", ""))
-    if not field or any(dim.size != 1 for dim in tensor.tensor_shape.dim):
-        return None
-    if listed := getattr(tensor, field):
-        return float(listed[0])
-    content = tensor.tensor_content
-    return float(struct.unpack(format_, content)[0]) if len(content) == struct.calcsize(format_) else None
+    from tensorboard.util.tensor_util import make_ndarray
+
+    with suppress(Exception):  # several numbers, or text
+        return float(make_ndarray(tensor).item())
+    return None

@@ -81,7 +81,7 @@ def read_progress(run: RunDir, info: Mapping[str, Any]) -> RecordedProgress:
     """Read the progress, from live.json while the run trains, else from run.json."""
     file, newest = run.path / "monitor" / "live.json", (info.get(ATTEMPTS) or [{}])[-1]
     now = read_json(file)
-    written, began = _number(now.get("time")), _moment(newest.get("started"))
+    written, began = _number(now.get("time")), moment(newest.get("started"))
     # of an earlier attempt, or the end of this one was recorded
     old = written is None or began is None or "step" in newest or written < began - 1
     found = info if old else now
@@ -199,13 +199,7 @@ def read_config(run: RunDir) -> dict[str, Any]:
 
 def read_curve(run: RunDir, metric: str) -> list[tuple[int, float]]:
     """Return step and value of each row of metrics.csv that has the metric."""
-    try:
-        lines = _lines(run.metrics_csv)
-        header = next(lines, [])
-        step, at = header.index("step"), header.index(metric)
-        return [(int(row[step]), float(row[at])) for row in lines if row[at : at + 1] not in ([], [""])]
-    except (OSError, ValueError, csv.Error):
-        return []
+    return [(int(step), value) for step, value in curves(run.metrics_csv, metric).get(metric, [])]
 
 
 def metric_values(run: RunDir, metric: str) -> list[tuple[int, float]]:
@@ -252,28 +246,31 @@ def _whole(value: object) -> int | None:
 
 def read_span(info: Mapping[str, Any]) -> tuple[float | None, float | None]:
     """Return when a run started and ended, in unix seconds, as far as known."""
-    return _moment(info.get("started")), _moment(info.get("ended"))
+    return moment(info.get("started")), moment(info.get("ended"))
 
 
-def _moment(text: object) -> float | None:
+def moment(text: object) -> float | None:
+    """Return a time of run.json in Unix seconds; None if it is invalid."""
     try:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:
         return None
 
 
-def curves(path: Path) -> dict[str, Series]:
-    """Return the columns of metrics.csv over the optimizer step."""
+def curves(path: Path, only: str = "") -> dict[str, Series]:
+    """Return the columns of metrics.csv over the optimizer step, all or one."""
     found: dict[str, Series] = {}
     with suppress(OSError, ValueError, csv.Error):
         lines = _lines(path)
         names = next(lines, [])
         at = names.index("step")
         for row in lines:
-            if (step := number("".join(row[at : at + 1]))) is None:
+            if (step := number("".join(row[at : at + 1]))) is None or not math.isfinite(step):
                 continue
             for name, text in zip(names, row, strict=False):
-                if text and name not in ("step", "epoch") and (value := number(text)) is not None:
+                if not text or name in ("step", "epoch") or (only and name != only):
+                    continue
+                if (value := number(text)) is not None:
                     found.setdefault(name, []).append((step, value))
     return found
 

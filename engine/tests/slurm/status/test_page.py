@@ -12,7 +12,8 @@ from train_anywhere.features.sampler.sampler import columns
 from train_anywhere.runs.facts import RecordedCheckpoint, RecordedProgress
 from train_anywhere.slurm.status.gather import Report, differing_keys
 from train_anywhere.slurm.status.job_end import PendingJob, query_pending
-from train_anywhere.slurm.status.text_page import duration, page, sample_line, table
+from train_anywhere.slurm.status.list_page import list_runs
+from train_anywhere.slurm.status.text_page import duration, page, sample_line
 
 PATH = Path("/shared/results/digits/20260101-000000-aaaa")
 
@@ -111,11 +112,11 @@ def member(number: int, state: str, **overrides: str) -> Report:
 def test_members_of_a_sweep_have_columns_for_what_differs() -> None:
     sweep = [member(0, "completed", seed="1"), member(1, "failed", seed="20"), member(2, "running")]
     assert differing_keys(sweep) == ["seed"]
-    assert table(sweep).splitlines() == [
-        "run  state      where  seed  progress         metrics",
-        "s-0  completed  job    1     epoch 1, step 5  val/acc 0.0000",
-        "s-1  failed     job    20    epoch 1, step 5  val/acc 0.1000",
-        "s-2  running    job    -     epoch 1, step 5  val/acc 0.2000",
+    assert [row.split()[-1] for row in list_runs(sweep, None).splitlines()] == [
+        "differs",
+        "seed=1",
+        "seed=20",
+        "-",
     ]
 
 

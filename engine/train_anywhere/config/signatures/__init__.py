@@ -29,8 +29,8 @@ from train_anywhere.config.signatures.definition import (
     TargetError,
     find_framework,
 )
-from train_anywhere.config.signatures.modules import Module, Modules
-from train_anywhere.config.signatures.names import Names, Place, Thing
+from train_anywhere.config.signatures.modules import Modules, SourceModule
+from train_anywhere.config.signatures.names import Names, SourcePlace, Thing
 from train_anywhere.config.signatures.parameters import PROPERTY_DECORATORS, decorator_names, read_signature
 from train_anywhere.config.strict import did_you_mean, nearest
 from train_anywhere.errors import listed
@@ -223,7 +223,7 @@ def _read(dotted: str, roots: tuple[Path, ...]) -> Definition:
         if len(parts) == 1:
             raise TargetError(_module_message(names, module))
         thing = _look_up(names, module, parts[0], parts[1:])
-        if isinstance(thing, Module):
+        if isinstance(thing, SourceModule):
             raise TargetError(_module_message(names, thing))
         return _make_definition(names, thing, dotted)
     except RecursionError:  # source that is nested hundreds of levels deep
@@ -231,13 +231,13 @@ def _read(dotted: str, roots: tuple[Path, ...]) -> Definition:
 
 
 @functools.cache
-def read_import_calls(dotted: str, roots: tuple[Path, ...] = (ROOT,)) -> list[tuple[str, ImportCall]]:
+def read_import_calls(dotted: str) -> list[tuple[str, ImportCall]]:
     """Return the calls that may train when a name is imported, each with its file.
 
     Raises TargetError: as `read`.
     """
-    modules, parts = _names(roots).modules, _split_name(dotted)
-    places = [parts[:length] for length in range(1, len(parts))] + [read(dotted, roots).name.split(".")[:-1]]
+    modules, parts = _names((ROOT,)).modules, _split_name(dotted)
+    places = [parts[:length] for length in range(1, len(parts))] + [read(dotted).name.split(".")[:-1]]
     found = {".".join(place): modules.find(".".join(place)) for place in places if place}
     return [
         (str(module.file.relative_to(ROOT) if module.file.is_relative_to(ROOT) else module.file), call)
@@ -247,7 +247,7 @@ def read_import_calls(dotted: str, roots: tuple[Path, ...] = (ROOT,)) -> list[tu
     ]
 
 
-def _is_users(module: Module) -> bool:
+def _is_users(module: SourceModule) -> bool:
     """Return whether a file is neither of an installed package nor of Python itself."""
     installed = {"site-packages", "dist-packages"} & {*module.file.parts} if module.file else True
     return module.in_project or not (installed or str(module.file).startswith((sys.base_prefix, str(ENGINE))))
@@ -278,14 +278,14 @@ def _split_name(dotted: str) -> list[str]:
 def _look_up(names: Names, thing: Thing, so_far: str, parts: list[str]) -> Thing:
     """Look up the parts one after the other, starting in `thing`."""
     name, *rest = parts
-    below = names.modules.find(f"{thing.name}.{name}") if rest and isinstance(thing, Module) else None
+    below = names.modules.find(f"{thing.name}.{name}") if rest and isinstance(thing, SourceModule) else None
     if below is not None:  # a submodule comes first, so its package need not be parsed
         try:
             return _look_up(names, below, f"{so_far}.{name}", rest)
         except TargetError:
             # a package may have a class with the name of its module
             other = names.find_attribute(thing, name)
-            if not isinstance(other, Place):
+            if not isinstance(other, SourcePlace):
                 raise
             return _look_up(names, other, f"{so_far}.{name}", rest)
     found = names.find_attribute(thing, name)
@@ -299,8 +299,11 @@ def _look_up(names: Names, thing: Thing, so_far: str, parts: list[str]) -> Thing
 
 
 def _make_definition(names: Names, thing: Thing, dotted: str) -> Definition:
-    if not isinstance(thing, Place) or set(decorator_names(thing.node.decorator_list)) & PROPERTY_DECORATORS:
-        file = thing.module.file if isinstance(thing, Place) else None
+    if (
+        not isinstance(thing, SourcePlace)
+        or set(decorator_names(thing.node.decorator_list)) & PROPERTY_DECORATORS
+    ):
+        file = thing.module.file if isinstance(thing, SourcePlace) else None
         return Definition(dotted, "unreadable", file, framework=find_framework([dotted]))
     node, module = thing.node, thing.module
     kind: Literal["class", "function"]
@@ -337,7 +340,7 @@ def _no_package_message(modules: Modules, name: str) -> str:
     )
 
 
-def _module_message(names: Names, module: Module) -> str:
+def _module_message(names: Names, module: SourceModule) -> str:
     known = _public_names(names, module)
     named = f": {listed(known)}" if known else ""
     return f"{module.name} is a module; name a class or function in it{named}."
@@ -345,14 +348,16 @@ def _module_message(names: Names, module: Module) -> str:
 
 def _public_names(names: Names, thing: Thing) -> list[str]:
     """Return the public names of a module or class for a message."""
-    if isinstance(thing, Place) and isinstance(thing.node, ast.ClassDef):
+    if isinstance(thing, SourcePlace) and isinstance(thing.node, ast.ClassDef):
         bases = [
-            b.node for b in names.mro(thing) if isinstance(b, Place) and isinstance(b.node, ast.ClassDef)
+            b.node
+            for b in names.mro(thing)
+            if isinstance(b, SourcePlace) and isinstance(b.node, ast.ClassDef)
         ]
         found = {name: None for node in bases for name in names.scope(node)}
-    elif isinstance(thing, Module) and thing.name == "builtins":
+    elif isinstance(thing, SourceModule) and thing.name == "builtins":
         found = dict.fromkeys(dir(builtins))
-    elif isinstance(thing, Module):
+    elif isinstance(thing, SourceModule):
         gathers = (
             ast.ClassDef,
             ast.FunctionDef,

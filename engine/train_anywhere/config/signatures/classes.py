@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from train_anywhere.config.signatures.definition import NO_DEFAULT, Parameter
-from train_anywhere.config.signatures.names import EMPTY_BASES, FunctionNode, Mro, Names, Place
+from train_anywhere.config.signatures.names import EMPTY_BASES, FunctionNode, Mro, Names, SourcePlace
 from train_anywhere.config.signatures.parameters import (
     ANY_SIGNATURE,
     NEUTRAL_DECORATORS,
@@ -118,7 +118,7 @@ class _Field(NamedTuple):
 def dataclass_signature(names: Names, mro: Mro) -> Signature | None:
     """Return the constructor that `@dataclass` generates. None if it generates none."""
     first = mro[0]
-    decorator = _decorator(first) if isinstance(first, Place) else None
+    decorator = _decorator(first) if isinstance(first, SourcePlace) else None
     if decorator is None or _option(decorator, "init") is False:
         return None
     fields: dict[str, _Field] = {}
@@ -143,7 +143,7 @@ def field_default(node: ast.expr | None) -> ast.expr | None:
     return node
 
 
-def _decorator(place: Place) -> ast.expr | None:
+def _decorator(place: SourcePlace) -> ast.expr | None:
     nodes = place.node.decorator_list
     return next((node for node in nodes if decorator_names([node]) == ["dataclass"]), None)
 
@@ -154,7 +154,7 @@ def _option(call: ast.expr, name: str) -> object:
     return next((literal(k.value) for k in keywords if k.arg == name), NO_DEFAULT)
 
 
-def _fields(names: Names, place: Place, by_name: bool) -> Iterator[_Field]:
+def _fields(names: Names, place: SourcePlace, by_name: bool) -> Iterator[_Field]:
     assert isinstance(place.node, ast.ClassDef)
     for node in place.node.body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
@@ -171,7 +171,7 @@ def _fields(names: Names, place: Place, by_name: bool) -> Iterator[_Field]:
 
 
 def _field(
-    names: Names, place: Place, name: str, annotation: ast.expr, value: ast.expr | None, by_name: bool
+    names: Names, place: SourcePlace, name: str, annotation: ast.expr, value: ast.expr | None, by_name: bool
 ) -> _Field:
     accepted = True
     required = value is None
@@ -197,25 +197,27 @@ CLASS_DECORATORS = {
 """Class decorators, by their last name, that do not change the constructor."""
 
 
-def constructor_signature(names: Names, place: Place) -> Signature:
+def constructor_signature(names: Names, place: SourcePlace) -> Signature:
     """Return the parameters of a call of the class.
 
     Raises TargetError: a file of the project with a base class is not valid Python.
     """
     mro = names.mro(place)
     found = _find_constructor(names, mro, {"__init__", "__new__"})
-    scopes = [names.scope(b.node) for b in mro if isinstance(b, Place) and isinstance(b.node, ast.ClassDef)]
+    scopes = [
+        names.scope(b.node) for b in mro if isinstance(b, SourcePlace) and isinstance(b.node, ast.ClassDef)
+    ]
     # a base may generate constructors in `__init_subclass__`, as some libraries do
     if "__init__" not in scopes[0] and any("__init_subclass__" in scope for scope in scopes[1:]):
         return Signature(_make_optional(found.parameters), True)
     return Signature(found.parameters, True) if _has_metaclass_call(names, mro) else found
 
 
-def literal_attributes(names: Names, place: Place) -> dict[str, Any]:
+def literal_attributes(names: Names, place: SourcePlace) -> dict[str, Any]:
     """Return class attributes with a literal value, the nearest of each name."""
     found: dict[str, Any] = {}
     for base in names.mro(place):
-        if isinstance(base, Place) and isinstance(base.node, ast.ClassDef):
+        if isinstance(base, SourcePlace) and isinstance(base.node, ast.ClassDef):
             own = {name: several[0].value for name, several in names.scope(base.node).items()}
             values = {name: literal(field_default(value)) for name, value in own.items()}
             found = values | found
@@ -250,7 +252,7 @@ def _find_constructor(names: Names, mro: Mro, accepted: set[str]) -> Signature:
     return new or Signature({}, False)
 
 
-def _full_signature(names: Names, base: Place, node: ast.stmt, mro: Mro) -> Signature:
+def _full_signature(names: Names, base: SourcePlace, node: ast.stmt, mro: Mro) -> Signature:
     """Return a constructor's signature, with the parameters that its `**kwargs` reach."""
     if not isinstance(node, FunctionNode):
         return ANY_SIGNATURE
@@ -272,12 +274,16 @@ def _full_signature(names: Names, base: Place, node: ast.stmt, mro: Mro) -> Sign
     return Signature(parameters, below.takes_any)
 
 
-def _next_constructor(names: Names, base: Place, given: Forwarding, mro: Mro) -> Signature:
+def _next_constructor(names: Names, base: SourcePlace, given: Forwarding, mro: Mro) -> Signature:
     """Return the constructor that gets the rest of `**kwargs`."""
     if given.base is None:
         return _find_constructor(names, mro[1:], {"__init__"})
     called = names.resolve(base.module, given.base)
-    if not isinstance(called, Place) or not isinstance(called.node, ast.ClassDef) or called.node is base.node:
+    if (
+        not isinstance(called, SourcePlace)
+        or not isinstance(called.node, ast.ClassDef)
+        or called.node is base.node
+    ):
         return ANY_SIGNATURE
     at = next((i for i, other in enumerate(mro) if other == called), None)
     return _find_constructor(names, names.mro(called) if at is None else mro[at:], {"__init__"})
@@ -305,11 +311,11 @@ def _make_optional(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
 def _has_metaclass_call(names: Names, mro: Mro) -> bool:
     """Return whether a metaclass may handle a call before the constructor."""
     for base in mro:
-        if not isinstance(base, Place) or not isinstance(base.node, ast.ClassDef):
+        if not isinstance(base, SourcePlace) or not isinstance(base.node, ast.ClassDef):
             continue
         for value in (keyword.value for keyword in base.node.keywords if keyword.arg == "metaclass"):
             if names.imported_name(base.module, value) != "abc.ABCMeta":
                 meta = names.resolve(base.module, value)
-                if not isinstance(meta, Place) or names.find_attribute(meta, "__call__") is not None:
+                if not isinstance(meta, SourcePlace) or names.find_attribute(meta, "__call__") is not None:
                     return True
     return False

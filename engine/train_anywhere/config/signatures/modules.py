@@ -119,7 +119,7 @@ OTHER_NAMES = {"pytorch_lightning": "lightning.pytorch", "lightning_fabric": "li
 """Packages that are published under a second name, with classes of their own, and their names in `lightning`."""
 
 
-class Module:
+class SourceModule:
     """One module or package.
 
     Args:
@@ -231,9 +231,9 @@ class Modules:
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self._roots = [str(root) for root in roots]
-        self._known: dict[str, Module | None] = {}
+        self._known: dict[str, SourceModule | None] = {}
 
-    def find(self, name: str) -> Module | None:
+    def find(self, name: str) -> SourceModule | None:
         """Return the module with a dotted name, or None."""
         if name not in self._known:
             above, _, last = name.rpartition(".")
@@ -245,7 +245,7 @@ class Modules:
         found = pkgutil.iter_modules([*self._roots, *_environment()])
         return [module.name for module in found if not module.name.startswith("_")]
 
-    def _top(self, name: str) -> Module | None:
+    def _top(self, name: str) -> SourceModule | None:
         spec = _find_spec(name, self._roots)
         if spec and spec.origin:
             return _module(name, spec, True)
@@ -254,7 +254,7 @@ class Modules:
             return self.find(OTHER_NAMES[name])
         return _module(name, spec, False) if spec else None
 
-    def _below(self, above: str, last: str) -> Module | None:
+    def _below(self, above: str, last: str) -> SourceModule | None:
         package = self.find(above)
         if package is None or not package.folders:
             return None
@@ -299,10 +299,10 @@ def _environment() -> list[str]:
     return [entry for entry in sys.path if entry not in skipped]
 
 
-def _module(name: str, spec: ModuleSpec, in_project: bool) -> Module:
+def _module(name: str, spec: ModuleSpec, in_project: bool) -> SourceModule:
     folders = list(spec.submodule_search_locations or ())
     origin = spec.origin if spec.has_location else None
     source = Path(origin) if origin and origin.endswith(".py") else None
-    return Module(
+    return SourceModule(
         name, source, folders, in_project, readable=source is not None or (not spec.origin and bool(folders))
     )

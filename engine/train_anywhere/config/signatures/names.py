@@ -4,18 +4,18 @@ import ast
 import builtins
 from typing import NamedTuple
 
-from train_anywhere.config.signatures.modules import Binding, Module, Modules, Scope, find_bindings
+from train_anywhere.config.signatures.modules import Binding, Modules, Scope, SourceModule, find_bindings
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-class Place(NamedTuple):
+class SourcePlace(NamedTuple):
     """A `class` or `def` in a module. `owner` is the class whose body contains it."""
 
-    module: Module
+    module: SourceModule
     node: ast.ClassDef | FunctionNode
     name: str
-    owner: "Place | None" = None
+    owner: "SourcePlace | None" = None
 
 
 class Unknown:
@@ -25,11 +25,11 @@ class Unknown:
 UNKNOWN = Unknown()
 """Something that exists or may exist; only an import would show it."""
 
-Thing = Module | Place | Unknown
+Thing = SourceModule | SourcePlace | Unknown
 Trail = frozenset[tuple[str, str]]
 """Names that are being followed, to detect cycles."""
 
-Mro = tuple[Place | str, ...]
+Mro = tuple[SourcePlace | str, ...]
 """The method resolution order of a class; bases without source are given by name."""
 
 EMPTY_BASES = {
@@ -56,7 +56,7 @@ class Names:
         self._scopes: dict[ast.ClassDef, Scope] = {}
         self._mros: dict[ast.ClassDef, Mro] = {}
 
-    def look_up(self, module: Module, name: str, trail: Trail = frozenset()) -> Thing | None:
+    def look_up(self, module: SourceModule, name: str, trail: Trail = frozenset()) -> Thing | None:
         """Return what a name in a module refers to. None if the module does not have it.
 
         Raises TargetError: a file of the project is not valid Python.
@@ -77,18 +77,18 @@ class Names:
                 return starred
         return self.modules.find(f"{module.name}.{name}") or (UNKNOWN if module.may_bind(name) else None)
 
-    def _best_binding(self, module: Module, several: list[Binding], trail: Trail) -> Thing | None:
+    def _best_binding(self, module: SourceModule, several: list[Binding], trail: Trail) -> Thing | None:
         """Return what the first binding that can be resolved refers to, or `UNKNOWN`."""
         for binding in several:
             thing = self._resolve_binding(module, binding, trail)
-            if isinstance(thing, Module | Place):
+            if isinstance(thing, SourceModule | SourcePlace):
                 return thing
         return UNKNOWN if several else None
 
-    def _resolve_binding(self, module: Module, binding: Binding, trail: Trail) -> Thing | None:
+    def _resolve_binding(self, module: SourceModule, binding: Binding, trail: Trail) -> Thing | None:
         node, alias = binding.node, binding.alias
         if isinstance(node, ast.ClassDef | FunctionNode):
-            return Place(module, node, f"{module.name}.{node.name}")
+            return SourcePlace(module, node, f"{module.name}.{node.name}")
         if isinstance(node, ast.Import) and alias:
             return self.modules.find(alias.name if alias.asname else alias.name.split(".")[0])
         if isinstance(node, ast.ImportFrom) and alias:
@@ -97,7 +97,7 @@ class Names:
             return self.look_up(source, alias.name, trail) if source else None
         return self.resolve(module, binding.value, trail)
 
-    def _find_star_import(self, module: Module, name: str, trail: Trail) -> Thing | None:
+    def _find_star_import(self, module: SourceModule, name: str, trail: Trail) -> Thing | None:
         unknown = None
         for origin in module.stars:
             source = self.modules.find(origin)
@@ -105,12 +105,12 @@ class Names:
                 unknown = UNKNOWN
             elif (name in source.text or "*" in source.text) and source.exports(name):
                 thing = self.look_up(source, name, trail)
-                if isinstance(thing, Module | Place):
+                if isinstance(thing, SourceModule | SourcePlace):
                     return thing
                 unknown = unknown or thing
         return unknown
 
-    def resolve(self, module: Module, expression: ast.expr | None, trail: Trail = frozenset()) -> Thing:
+    def resolve(self, module: SourceModule, expression: ast.expr | None, trail: Trail = frozenset()) -> Thing:
         """Return what a name or a chain of attributes refers to. Other expressions are unknown."""
         if isinstance(expression, ast.Name):
             return self.look_up(module, expression.id, trail) or UNKNOWN
@@ -119,24 +119,26 @@ class Names:
             return self.find_attribute(prefix, expression.attr, trail) or UNKNOWN
         return UNKNOWN
 
-    def _resolve_prefix(self, module: Module, expression: ast.expr, trail: Trail) -> Thing:
+    def _resolve_prefix(self, module: SourceModule, expression: ast.expr, trail: Trail) -> Thing:
         """Resolve the expression before a dot, submodules first, which parse faster."""
         if isinstance(expression, ast.Attribute):
             above = self._resolve_prefix(module, expression.value, trail)
-            if isinstance(above, Module) and (below := self.modules.find(f"{above.name}.{expression.attr}")):
+            if isinstance(above, SourceModule) and (
+                below := self.modules.find(f"{above.name}.{expression.attr}")
+            ):
                 return below
             return self.find_attribute(above, expression.attr, trail) or UNKNOWN
         return self.resolve(module, expression, trail)
 
     def find_attribute(self, thing: Thing, name: str, trail: Trail = frozenset()) -> Thing | None:
         """Return what `thing.name` refers to. None if it certainly does not exist."""
-        if isinstance(thing, Module):
+        if isinstance(thing, SourceModule):
             return self.look_up(thing, name, trail)
-        if isinstance(thing, Place) and isinstance(thing.node, ast.ClassDef):
+        if isinstance(thing, SourcePlace) and isinstance(thing.node, ast.ClassDef):
             return self._class_attribute(thing, name)
         return UNKNOWN
 
-    def _class_attribute(self, place: Place, name: str) -> Thing | None:
+    def _class_attribute(self, place: SourcePlace, name: str) -> Thing | None:
         for base in self.mro(place):
             if isinstance(base, str):
                 if base not in EMPTY_BASES:
@@ -147,7 +149,7 @@ class Names:
             if several:
                 node = several[0].node
                 known = isinstance(node, ast.ClassDef | FunctionNode)
-                return Place(base.module, node, f"{base.name}.{name}", base) if known else UNKNOWN  # type: ignore[arg-type]
+                return SourcePlace(base.module, node, f"{base.name}.{name}", base) if known else UNKNOWN  # type: ignore[arg-type]
             if base.node.keywords or base.node.decorator_list:
                 return UNKNOWN
         return UNKNOWN if hasattr(type, name) else None
@@ -158,33 +160,37 @@ class Names:
             self._scopes[node] = find_bindings(node.body)
         return self._scopes[node]
 
-    def mro(self, place: Place) -> Mro:
+    def mro(self, place: SourcePlace) -> Mro:
         """Return the method resolution order of a class, itself first, without `object`."""
         assert isinstance(place.node, ast.ClassDef)
         if place.node not in self._mros:
             self._mros[place.node] = (place, "a circle of bases")  # found by a class that is its own base
             bases = [self._base(place, expression) for expression in place.node.bases]
             bases = [base for base in bases if base != "builtins.object"]
-            rows = [self.mro(base) if isinstance(base, Place) else (base,) for base in bases]
+            rows = [self.mro(base) if isinstance(base, SourcePlace) else (base,) for base in bases]
             self._mros[place.node] = (place, *_merge_orders([*rows, tuple(bases)]))
         return self._mros[place.node]
 
-    def _base(self, place: Place, expression: ast.expr) -> Place | str:
+    def _base(self, place: SourcePlace, expression: ast.expr) -> SourcePlace | str:
         if isinstance(expression, ast.Subscript):  # Generic[T]
             expression = expression.value
         name = self.imported_name(place.module, expression)
         if name and name.startswith(BUILT_IN):
             return name
         thing = self.resolve(place.module, expression)
-        if isinstance(thing, Place) and thing.node is place.node and isinstance(expression, ast.Name):
+        if isinstance(thing, SourcePlace) and thing.node is place.node and isinstance(expression, ast.Name):
             # class A(A): the class that had the name before
             others = [b for b in place.module.scope[expression.id] if b.node is not place.node]
             thing = self._best_binding(place.module, others, frozenset()) or UNKNOWN
-        if isinstance(thing, Place) and isinstance(thing.node, ast.ClassDef) and thing.node is not place.node:
+        if (
+            isinstance(thing, SourcePlace)
+            and isinstance(thing.node, ast.ClassDef)
+            and thing.node is not place.node
+        ):
             return thing
         return name or "an expression"
 
-    def imported_name(self, module: Module, expression: ast.expr) -> str | None:
+    def imported_name(self, module: SourceModule, expression: ast.expr) -> str | None:
         """Return the dotted name of an expression by the imports of its module."""
         if isinstance(expression, ast.Attribute):
             above = self.imported_name(module, expression.value)
@@ -202,10 +208,10 @@ class Names:
         return f"{module.name}.{expression.id}"
 
 
-def _merge_orders(rows: list[Mro]) -> list[Place | str]:
+def _merge_orders(rows: list[Mro]) -> list[SourcePlace | str]:
     """Merge several orders as Python does (C3), or with the first row first."""
     rows = [row for row in rows if row]
-    merged: list[Place | str] = []
+    merged: list[SourcePlace | str] = []
     while rows:
         later = {item for row in rows for item in row[1:]}
         head = next((row[0] for row in rows if row[0] not in later), rows[0][0])

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Optional, Union, get_arg
 
 from train_anywhere.config.limits import Items, Range
 from train_anywhere.config.signatures.definition import NO_DEFAULT, Parameter
-from train_anywhere.config.signatures.modules import Module
+from train_anywhere.config.signatures.modules import SourceModule
 from train_anywhere.config.signatures.names import FunctionNode, Names
 
 NEUTRAL_DECORATORS = {
@@ -46,7 +46,7 @@ class Signature(NamedTuple):
 ANY_SIGNATURE = Signature({}, True)
 
 
-def read_signature(names: Names, module: Module, node: FunctionNode, bound: bool) -> Signature:
+def read_signature(names: Names, module: SourceModule, node: FunctionNode, bound: bool) -> Signature:
     """Return the signature in the source. `bound` leaves out `self` or `cls`."""
     args = node.args
     positional = [*args.posonlyargs, *args.args]
@@ -66,7 +66,7 @@ def read_signature(names: Names, module: Module, node: FunctionNode, bound: bool
 
 
 def _parameter(
-    names: Names, module: Module, arg: ast.arg, default: ast.expr | None, positional_only: bool
+    names: Names, module: SourceModule, arg: ast.arg, default: ast.expr | None, positional_only: bool
 ) -> Parameter:
     required, hint = default is None, read_hint(names, module, arg.annotation)
     if isinstance(default, ast.Name) and len(bound := module.scope.get(default.id, [])) == 1:
@@ -111,7 +111,7 @@ class _UnknownHint(Exception):
     """A part of an annotation is unknown."""
 
 
-def read_hint(names: Names, module: Module, annotation: ast.expr | None) -> Any:
+def read_hint(names: Names, module: SourceModule, annotation: ast.expr | None) -> Any:
     """Return the type of an annotation in a module, or None if it can't be checked."""
     if annotation is None:
         return None
@@ -123,7 +123,7 @@ def read_hint(names: Names, module: Module, annotation: ast.expr | None) -> Any:
 
 
 class _ParameterReader:
-    def __init__(self, names: Names, module: Module) -> None:
+    def __init__(self, names: Names, module: SourceModule) -> None:
         self.names, self.module = names, module
 
     def read(self, node: ast.expr, depth: int) -> Any:

@@ -183,22 +183,27 @@ Progress = Callable[[int], None]
 
 
 @contextmanager
-def show_progress(title: str) -> Iterator[Progress]:
+def show_progress(title: str, total: int = 0) -> Iterator[Progress]:
     """Print how many bytes are done: on a terminal in one line, else every few seconds."""
     start = printed = time.monotonic()
     bytes_done, terminal = 0, sys.stderr.isatty()
     begin, end = ("\r", "") if terminal else ("", "\n")
+    of_total = f" of {format_bytes(total)}" if total else ""
 
     def advance(size: int) -> None:
         nonlocal bytes_done, printed
         bytes_done += size
         if time.monotonic() - printed > (0.2 if terminal else LINE_INTERVAL_S):
             printed = time.monotonic()
-            line = f"{begin}{title}: {format_bytes(bytes_done)} in {printed - start:.0f} s"
+            line = f"{begin}{title}: {format_bytes(bytes_done)}{of_total} in {printed - start:.0f} s"
             print(line, end=end, file=sys.stderr, flush=True)
 
     print(f"{title} ...", end=end, file=sys.stderr, flush=True)
-    yield advance
+    try:
+        yield advance
+    except BaseException:
+        print(end="\n" if terminal else "", file=sys.stderr, flush=True)
+        raise
     took = time.monotonic() - start
     print(f"{begin}{title}: done, {format_bytes(bytes_done)} in {took:.0f} s.", file=sys.stderr, flush=True)
 

@@ -9,7 +9,6 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pygal
 from pygal.style import Style
 
 from train_anywhere.monitor.run_facts import MOST_CURVES, NodeUse
-from train_anywhere.runs.facts import Series
+from train_anywhere.runs.facts import Series, moment
 
 MOST_POINTS = 400
 """Largest number of points of a curve: a screen can't show more, and the page would become large."""
@@ -119,7 +118,6 @@ def figure(
     curves: Mapping[str, Series],
     below: str,
     top: float | None = None,
-    dots: bool = False,
     whole: int = 0,
 ) -> Figure:
     """Return a line chart of the first `MOST_CURVES` curves, see `Figure`; `whole` is their number if not all are in `curves`."""
@@ -130,7 +128,7 @@ def figure(
     wide = bool(values) and 0 < DECADES * min(values) < max(values)
     logarithmic = wide and any(name in title for name in LOGARITHMIC)
     shown = f"{title} (logarithmic)" if logarithmic else title
-    return Figure(shown, curves, below, top, dots, logarithmic)
+    return Figure(shown, curves, below, top, logarithmic=logarithmic)
 
 
 def metric_over_key(metric: str, key: str, values: Sequence[tuple[str, float]]) -> Figure | None:
@@ -368,11 +366,3 @@ def checkpoint_times(checkpoints: Path) -> list[tuple[int, float]]:
         return sorted((int(p.name), p.stat().st_mtime) for p in found)
     except OSError:
         return []
-
-
-def moment(text: object) -> float | None:
-    """Return a time of run.json in Unix seconds; None if it is invalid."""
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return None

@@ -166,12 +166,17 @@ def find_jobs() -> dict[str, dict[str, str]]:
 
     Raises SchedulerError: the queue does not answer.
     """
-    answer = programs.query(["squeue", "--me", "--noheader", "--array", "--format=%i|%T|%o"], unknown="(?!)")
     found: dict[str, dict[str, str]] = {}
-    for row in (line.split("|", 2) for line in answer.splitlines()):
-        if row[2:]:
-            found.setdefault(os.path.realpath(row[2]), {})[row[0]] = row[1]
+    for job_id, (state, script) in query_scripts("--me", unknown="(?!)").items():
+        found.setdefault(os.path.realpath(script), {})[job_id] = state
     return found
+
+
+def query_scripts(selection: str, unknown: str = UNKNOWN["squeue"]) -> dict[str, tuple[str, str]]:
+    """Return states and scripts of the jobs in Slurm's queue that an option of squeue selects, by job id."""
+    command = ["squeue", selection, "--noheader", "--array", "--format=%i|%T|%o"]
+    rows = [line.split("|", 2) for line in programs.query(command, unknown).splitlines()]
+    return {row[0]: (row[1], row[2]) for row in rows if row[2:]}
 
 
 def jobs_option(job_ids: Iterable[str]) -> str:
@@ -192,13 +197,18 @@ def native_id(job_id: str) -> str:
 def _query_qstat(job_ids: Sequence[str]) -> dict[str, str]:
     found = {}
     for job_id in job_ids:
-        answer = programs.query(["qstat", "-f", native_id(job_id)], UNKNOWN["qstat"])
-        match = re.search(r"job_state = (\w)", answer)
-        if answer and not match:
-            raise SchedulerError(f"qstat answered {answer[:80].strip()!a}, which has no job_state in it.")
-        if match:
-            found[job_id] = PBS_STATES.get(match[1], "COMPLETED")
+        if facts := query_pbs_fields(job_id):
+            found[job_id] = PBS_STATES.get(facts["job_state"], "COMPLETED")
     return found
+
+
+def query_pbs_fields(job_id: str) -> dict[str, str]:
+    """Return the fields of `qstat -f`, none for an unknown job. Raises SchedulerError: qstat does not answer, or prints something else."""
+    answer = programs.query(["qstat", "-f", native_id(job_id)], UNKNOWN["qstat"])
+    facts = dict(re.findall(r"^[ \t]*([\w.]+) = (.*)$", answer.replace("\n\t", ""), re.M))
+    if answer and "job_state" not in facts:
+        raise SchedulerError(f"qstat answered {answer[:80].strip()!a}, which has no job_state in it.")
+    return facts
 
 
 def _query_states(command: Sequence[str]) -> dict[str, str]:

@@ -213,8 +213,7 @@ def _clean(word: str) -> str:
 def _query_qstat(job_ids: Sequence[str]) -> dict[str, PendingJob]:
     found = {}
     for job_id in job_ids:
-        answer = programs.query(["qstat", "-f", queue.native_id(job_id)], queue.UNKNOWN["qstat"])
-        facts = dict(re.findall(r"^    ([\w.]+) = (.*)$", answer.replace("\n\t", ""), re.M))
+        facts = queue.query_pbs_fields(job_id)
         if queue.PBS_STATES.get(facts.get("job_state", "")) == "PENDING":
             found[job_id] = PendingJob(facts.get("comment", ""), facts.get("estimated.start_time", ""))
     return found

@@ -1,4 +1,4 @@
-"""The table of `jobs.py list`: one line for each run, fitted to the terminal."""
+"""The table of several runs: one line for each, fitted to the terminal."""
 
 import fnmatch
 import re
@@ -27,7 +27,8 @@ def list_runs(reports: Sequence[Report], width: int | None, colors: bool = False
 
     def differences(r: Report) -> str:
         known = [key for key in keys[r.name] if key in r.overrides]
-        return "  ".join(f"{key.rpartition('.')[2]}={r.overrides[key]}" for key in known)
+        words = [f"{key.rpartition('.')[2]}={r.overrides[key]}" for key in known]
+        return "  ".join([*words, r.why] if r.why else words)
 
     columns = [
         Column[Report]("run", lambda r: r.id),

@@ -2,12 +2,10 @@
 
 import math
 import os
-import re
 import signal
 from collections.abc import Sequence
 from typing import Any
 
-from train_anywhere.distributed import programs
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import disk_time
 from train_anywhere.runs import lock
@@ -95,10 +93,9 @@ def refuse_other_jobs(
 
     Raises SubmitError: jobs.txt names such a job. Raises SchedulerError: the scheduler does not answer.
     """
-    scripts = _slurm_scripts(job_ids) if run.scheduler == "slurm" else _pbs_outputs(job_ids)
     above, base = os.path.realpath(run.folder.path.parent), (run.script or run.folder.config).parent.name
     own = {os.path.realpath(run.folder.path), os.path.join(above, base)}  # a sweep's members share a script
-    for job_id, script in scripts.items():
+    for job_id, script in _query_origins(run, job_ids).items():
         inside = os.path.realpath(os.path.dirname(script)) in own
         if not inside and not is_remembered(run.folder.path, job_id):
             name = queue.CANCEL[str(run.scheduler)]
@@ -108,19 +105,11 @@ def refuse_other_jobs(
             )
 
 
-def _slurm_scripts(job_ids: Sequence[str]) -> dict[str, str]:
-    """Return the batch script of each job."""
-    command = ["squeue", "--noheader", "--array", "--format=%i|%T|%o", queue.jobs_option(job_ids)]
-    rows = [line.split("|", 2) for line in programs.query(command, queue.UNKNOWN["squeue"]).splitlines()]
-    return {row[0]: row[2] for row in rows if row[2:] and row[0] in job_ids}
-
-
-def _pbs_outputs(job_ids: Sequence[str]) -> dict[str, str]:
-    """Return the output file of each job, which is in the folder of its script."""
-    found = {}
-    for job_id in job_ids:
-        answer = programs.query(["qstat", "-f", queue.native_id(job_id)], queue.UNKNOWN["qstat"])
-        form = r"(?m)^\s*Output_Path = (?:[^:/]*:)?(/.*)$"
-        if output := re.search(form, answer.replace("\n\t", "")):
-            found[job_id] = output[1]
-    return found
+def _query_origins(run: RunEntry, job_ids: Sequence[str]) -> dict[str, str]:
+    """Return the batch script of each job in the queue, on PBS its output file, which is in the same folder."""
+    if run.scheduler == "slurm":
+        known = queue.query_scripts(queue.jobs_option(job_ids))
+        return {job_id: script for job_id, (_, script) in known.items() if job_id in job_ids}
+    facts = {job_id: queue.query_pbs_fields(job_id) for job_id in job_ids}
+    paths = {job_id: known.get("Output_Path", "").partition("/")[2] for job_id, known in facts.items()}
+    return {job_id: f"/{path}" for job_id, path in paths.items() if path}

@@ -26,6 +26,9 @@ from train_anywhere.slurm.status.text_page import headline
 MARK = re.compile(r"(?:\[\d+(?:,\d+)?\]<std(?:out|err)>:)?\[rank ([0-9]{1,9})\] ")
 """Prefix of a line of a rank other than 0."""
 
+POLL_S, ASK_S = 0.5, 5.0
+"""Seconds between two reads of a log, and between two questions to the scheduler."""
+
 
 def show(run: RunEntry, heading: bool, rank: int | None = None) -> None:
     """Print the output of the newest job of a run, then its errors, of one rank or all.
@@ -72,12 +75,8 @@ def rank_of(line: str) -> int:
     return int(mark[1]) if mark else 0
 
 
-def follow(
-    found: Sequence[RunEntry], rank: int | None = None, poll: float = 0.5, ask_every: float = 5.0
-) -> None:
+def follow(found: Sequence[RunEntry], rank: int | None = None) -> None:
     """Print the logs of runs as they grow, until all of their jobs have ended.
-
-    The files are read every `poll` seconds, and the scheduler is queried every `ask_every` seconds.
 
     Raises SubmitError: all jobs have ended and there is no log. Raises SchedulerError: the scheduler did not answer for a long time.
     """
@@ -88,14 +87,14 @@ def follow(
     }
     poller, queried, active = {kind: QueuePoller() for kind in jobs}, float("-inf"), True
     while active:
-        if time.monotonic() - queried >= ask_every:
+        if time.monotonic() - queried >= ASK_S:
             active = any(poller[kind].any_active(kind, jobs[kind]) for kind in jobs)
             active |= any(r.scheduler is None and read_state(r)[0] in ("starting", "running") for r in found)
             queried = time.monotonic()
         sys.stdout.write(logs.read_new(last=not active))
         sys.stdout.flush()
         if active:
-            time.sleep(poll)
+            time.sleep(POLL_S)
     if not logs.tails:
         raise SubmitError(no_log_message(found[0]))
     for reason in filter(None, map(job_end.explain_newest, found[: job_end.MOST_ASKED])):

@@ -1,4 +1,4 @@
-"""Format reports as text, a page for one run and a table for several, or as JSON."""
+"""Format reports as text, a page for one run, or as JSON."""
 
 import os
 import re
@@ -7,14 +7,12 @@ import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from train_anywhere.files.atomic import dumps
 from train_anywhere.files.terminal.fit import fit
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.files.terminal.table import Column, format_table
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status.gather import FAILED, Report, RunReports, differing_keys
 from train_anywhere.slurm.status.job_end import in_words
@@ -99,25 +97,6 @@ def page(report: Report, width: int | None = None, colors: bool = False) -> str:
     state, first = report.state or report.written, fit(headline(report), width, 2)
     first = first.replace(f"  {state}", f"  {color_state(state, state, colors)}", 1)
     return "\n".join([first, *(fit(row, width, INDENT) for row in rows), *next_lines(report.next, width)])
-
-
-def table(reports: Sequence[Report]) -> str:
-    """Return a table with a line for each run, and columns for what differs in a sweep."""
-    is_sweep = len({r.id.rpartition("-")[0] for r in reports}) == 1 and len(reports) > 1
-    keys = differing_keys([*reports]) if is_sweep else []
-    columns = [
-        Column[Report]("run", lambda r: r.id),
-        Column[Report]("state", lambda r: " ".join(_state(r)) or "?"),
-        Column[Report]("where", lambda r: r.where),
-        *(Column[Report](key, partial(_override, key)) for key in keys),
-        Column[Report]("progress", lambda r: ", ".join(progress_parts(r)) or "-"),
-        Column[Report]("metrics", lambda r: "  ".join(metrics(r)) or r.trouble or r.why or "-"),
-    ]
-    return format_table(columns, reports)
-
-
-def _override(key: str, report: Report) -> str:
-    return report.overrides.get(key, "-")
 
 
 def next_lines(commands: Sequence[str], width: int | None = None) -> list[str]:
