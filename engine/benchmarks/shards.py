@@ -117,9 +117,13 @@ def open_reader(name: str, folder: Path) -> Callable[[int], Iterable[Any]]:
         from train_anywhere.data.torch.samples import Reader
 
         data, order = ours(folder)
-        return lambda epoch: torch_loader(
-            Batches(Reader(data, 3), UnpaddedOrder(order, True), True), start_epoch=epoch
-        )
+
+        def read(epoch: int) -> Iterable[Any]:
+            loader: Any = torch_loader(Batches(Reader(data, 3), UnpaddedOrder(order, True), True))
+            loader.sampler.set_epoch(epoch)
+            return loader
+
+        return read
     if name == "ours in Keras":
         from train_anywhere.data.tf.unpadded_batches import training_batches
 

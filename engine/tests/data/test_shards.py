@@ -92,7 +92,8 @@ def test_each_id_once_per_epoch_on_any_number_of_ranks(tmp_path: Path, kind: str
         for rank in range(ranks):
             batch_order = BatchOrder(48, 3, rank, ranks, True, blocks=data.blocks)
             batches_of_rank = Batches(Reader(data, 3), UnpaddedOrder(batch_order, drop_last=True), True)
-            loader = torch_loader(batches_of_rank, start_epoch=1)
+            loader: Any = torch_loader(batches_of_rank)
+            loader.sampler.set_epoch(1)
             for found, (images, _) in zip(batches, loader, strict=True):
                 assert len(images) == 48 // ranks
                 found += ids(images.numpy())

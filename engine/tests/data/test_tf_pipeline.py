@@ -63,7 +63,8 @@ from train_anywhere.data.order.assignment import UnpaddedOrder
 folder, out = sys.argv[1:]
 train = open_imagefolder(folder, 16, 3, 0).train
 order = UnpaddedOrder(BatchOrder(4, seed=4, rank=1, world_size=2, train=True), drop_last=True)
-loader = torch_loader(Batches(Reader(train, 4), order, True), workers=2, start_epoch=1, start_batch=1)
+loader = torch_loader(Batches(Reader(train, 4), order, True), workers=2)
+loader.sampler.start_at(1, 1)
 batches = list(loader)
 loader.sampler.set_epoch(2)
 batches += list(loader)

@@ -55,9 +55,8 @@ def test_resuming_in_the_middle_of_an_epoch(workers: int) -> None:
     for epoch in range(3):
         loader.sampler.set_epoch(epoch)
         uninterrupted += [label for _, label in loader]
-    resumed = torch_loader(
-        train, BatchOrder(128, seed=1, train=True), workers=workers, start_epoch=1, start_batch=4
-    )
+    resumed = torch_loader(train, BatchOrder(128, seed=1, train=True), workers=workers)
+    resumed.sampler.start_at(1, 4)
     assert len(resumed) == len(loader) == 9
     rest = [label for _, label in resumed]
     resumed.sampler.set_epoch(2)
@@ -69,7 +68,8 @@ def test_stopping_early_does_not_disturb_the_next_epoch() -> None:
     loader = torch_loader(open_digits().train, BatchOrder(128, seed=1, train=True), workers=2)
     list(itertools.islice(loader, 2))
     loader.sampler.set_epoch(1)
-    expected = torch_loader(open_digits().train, BatchOrder(128, seed=1, train=True), start_epoch=1)
+    expected = torch_loader(open_digits().train, BatchOrder(128, seed=1, train=True))
+    expected.sampler.set_epoch(1)
     for got, wanted in zip(loader, expected, strict=True):
         assert torch.equal(got[0], wanted[0])
 

@@ -138,7 +138,7 @@ def keep_settings(name: str, settings: Sequence[str]) -> int:
     for key, value in values.items():
         line = f"{key}: {format_scalar(value)}"
         if key in known_there:  # a comment behind the old value stays
-            new = re.sub(rf"(?m)^{key}:.*?(?=\s+#|$)", lambda _, line=line: line, new, count=1)
+            new = re.sub(rf"(?m)^{key}:.*?(?=\s+#|$)", line.replace("\\", r"\\"), new, count=1)
         else:
             lines.append(f"{line}\n")
     new = "".join([*lines, new])

@@ -10,13 +10,13 @@ Measurement (https://github.com/AI-Hypercomputer/ml-goodput-measurement).
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import zip_longest
 from typing import Any
 
 from train_anywhere.monitor.ranks import mappings
 from train_anywhere.monitor.run_facts import IDLE_PERCENT, WARM_UP_S, AttemptSums, Facts
 from train_anywhere.runs.attempts import step_time
+from train_anywhere.runs.facts import moment
 
 ENOUGH = 6
 """Fewest samples after the first minute for a meaningful mean: another minute at the default interval."""
@@ -261,11 +261,8 @@ UNSEEN = ("killed", "hang")
 
 def _seconds_between(first: Any, then: Any) -> float:
     """Return the seconds between two times of run.json. 0 if one is unknown."""
-    try:
-        difference = datetime.fromisoformat(str(then)) - datetime.fromisoformat(str(first))
-        return max(0.0, difference.total_seconds())
-    except (ValueError, TypeError):
-        return 0.0
+    began, ended = moment(first), moment(then)
+    return 0.0 if began is None or ended is None else max(0.0, ended - began)
 
 
 def _number(value: object) -> float:

@@ -19,12 +19,12 @@ from train_anywhere.errors import DataError, SignalsAsErrors
 class EpochSampler(SequentialSampler, DistributedSampler[Any]):
     """The (epoch, batch) pairs of one epoch. Workers get the epoch from the pair, so they can persist across epochs.
 
-    `len` is always a whole epoch; only `start_epoch`, in which a run resumes, starts at `start_batch`.
+    `len` is always a whole epoch; only the one of `start_at`, in which a run resumes, starts at a later batch.
     """
 
-    def __init__(self, batches: int, start_epoch: int = 0, start_batch: int = 0) -> None:
-        self.batches, self.epoch = batches, start_epoch
-        self.start_epoch, self.start_batch = start_epoch, start_batch
+    def __init__(self, batches: int) -> None:
+        self.batches = batches
+        self.start_at(0, 0)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration; Lightning calls this."""
@@ -98,12 +98,10 @@ def _unchanged(batch: Any) -> Any:
     return batch
 
 
-def torch_loader(
-    batches: Batches, *, workers: int = 0, start_epoch: int = 0, start_batch: int = 0
-) -> BatchLoader:
+def torch_loader(batches: Batches, *, workers: int = 0) -> BatchLoader:
     """Return a loader of a rank's batches; a Trainer needs `use_distributed_sampler=False`, since they are this rank's already.
 
-    `workers` is the number of reading processes, 0 for none. `start_epoch` and `start_batch`, from 0, are the first batch.
+    `workers` is the number of reading processes, 0 for none.
 
     Raises:
         DataError: the batch size does not fit the ranks or the data.
@@ -114,7 +112,7 @@ def torch_loader(
         batches,
         batch_size=None,
         collate_fn=_unchanged,
-        sampler=EpochSampler(len(batches), start_epoch, start_batch),
+        sampler=EpochSampler(len(batches)),
         num_workers=workers,
         persistent_workers=workers > 0,
         pin_memory=torch.cuda.is_available(),

@@ -63,9 +63,8 @@ class Figure:
         curves: at most `MOST_CURVES` curves by name, in the order of the colours.
         below: name of the x axis.
         top: the highest y if known.
-        dots: whether the points are marked.
         logarithmic: whether the y axis is logarithmic.
-        scattered: whether the points are not joined, but for curves with a name.
+        scattered: whether the points are marked, and not joined, but for curves with a name.
         ticks: what stands below the x axis, by its place; round numbers if it is empty.
     """
 
@@ -73,7 +72,6 @@ class Figure:
     curves: Mapping[str, Series]
     below: str
     top: float | None = None
-    dots: bool = False
     logarithmic: bool = False
     scattered: bool = False
     ticks: Mapping[float, str] = field(default_factory=dict)
@@ -158,7 +156,7 @@ def metric_over_key(metric: str, key: str, values: Sequence[tuple[str, float]]) 
         listed = ", ".join(f"{at:g} {typed}" for typed, at in places.items())
         if not numbers:
             below += f": {listed}" if len(listed) <= 2 * MOST_CHARACTERS else f": {len(names)} values"
-    return Figure(f"{metric} over {key}", points, below, dots=True, scattered=True, ticks=ticks)
+    return Figure(f"{metric} over {key}", points, below, scattered=True, ticks=ticks)
 
 
 def is_number(text: str) -> bool:
@@ -233,7 +231,7 @@ def chart(shown: Figure) -> str:
         max_scale=7,
         margin=4,
         margin_right=24,  # room for half of the last number on the axis
-        show_dots=shown.dots,
+        show_dots=shown.scattered,
         stroke=not shown.scattered,
         stroke_style={"width": 2.5},
         allow_interruptions=True,
