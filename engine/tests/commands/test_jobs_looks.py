@@ -166,6 +166,22 @@ def test_list_tells_of_all_runs_newest_first(verbs: Verbs) -> None:
     assert len(told["trouble"]) == 1
 
 
+def test_the_cost_of_runs(verbs: Verbs) -> None:
+    """Two hours on two GPUs, one of them with power samples, and a member that shares a GPU with three others."""
+    until = {"started": "2026-01-01T08:00:00+00:00", "until": "2026-01-01T09:00:00+00:00"}
+    hour = until | {"seconds": {"step": 3600}}
+    folder = verbs.make("20260101-000000-aaaa", state="completed", gpus=2, attempts=[hour, hour])
+    verbs.make("20260101-000000-bbbb", state="completed", gpus=0.25, attempts=[hour])
+    (folder / "monitor").mkdir()
+    samples = "time,gpu0_use_percent,gpu0_power_w\n" + "1,90,500\n" * 720
+    (folder / "monitor/n1.csv").write_text(samples)
+    (head, row) = (line.split() for line in verbs.run("list", "--cost")[0].splitlines())
+    assert head == ["name", "user", "runs", "GPU", "hours", "kWh"]
+    assert row == ["digits", row[1], "2", "4.25", "1.00"]
+    written = verbs.run("list", "--csv", "--name", "dig*")[0]
+    assert written == f"name,user,runs,gpu_hours,kwh\ndigits,{row[1]},2,4.25,1.00\n"
+
+
 def test_best_names_the_run(verbs: Verbs) -> None:
     for number, value in enumerate((0.5, 0.9, 0.7)):
         folder = verbs.make(f"2026010{number + 1}-000000-aaaa", script=False, state="completed")

@@ -58,6 +58,7 @@ from train_anywhere.runs.folder import finish_deletions
 from train_anywhere.runs.summary import as_typed, display_path, resume_command
 from train_anywhere.slurm.status import find_runs, local_runs, show_logs
 from train_anywhere.slurm.status.best import find_best as best_of
+from train_anywhere.slurm.status.cost import format_costs, sum_costs
 from train_anywhere.slurm.status.gather import FAILED, RunReports, gather
 from train_anywhere.slurm.status.list_page import list_runs, parse_since, select
 from train_anywhere.slurm.status.show_logs import watch
@@ -176,21 +177,28 @@ def status(found: Runs, parsed: argparse.Namespace) -> int:
 
 def list_(parsed: argparse.Namespace) -> int:
     """Print a line for each run, newest first."""
+    costs = parsed.cost or parsed.csv
 
     def look() -> RunReports:
         folders = find_runs.find_folders(_results(parsed))
         if parsed.name:
             folders = [folder for folder in folders if fnmatch(folder.parent.name, parsed.name)]
-        newest = None if parsed.all or parsed.state or parsed.since else MOST_LISTED
+        newest = None if parsed.all or parsed.state or parsed.since or costs else MOST_LISTED
         found = [find_runs.read_entry(folder) for folder in folders[:newest]]
         gathered = gather(found, ended_too=False, brief=not parsed.json)
         reports = select(gathered.reports, parsed.name, parsed.state, parsed.since)
-        most = len(reports) if parsed.all else MOST_LISTED
+        most = len(reports) if parsed.all or costs else MOST_LISTED
         older = (len(folders) if newest else len(reports)) - most
         notes = [f"{older:,} older runs are not listed; --all lists them."] if older > 0 else []
         return replace(gathered, reports=reports[:most], notes=(*gathered.notes, *notes))
 
-    return _show_status(look, parsed, many=True)
+    if not costs:
+        return _show_status(look, parsed, many=True)
+    gathered = look()
+    if not (found := sum_costs([report.path for report in gathered.reports])):
+        raise SubmitError("no run is selected.")
+    print(format_costs(found, terminal_width(), parsed.csv))
+    return gathered.code
 
 
 def _show_status(look: Callable[[], RunReports], parsed: argparse.Namespace, many: bool = False) -> int:
@@ -260,7 +268,24 @@ def logs(found: Runs, parsed: argparse.Namespace) -> int:
 
 def cancel(found: Runs, parsed: argparse.Namespace) -> int:
     """Remove runs from the queue, or stop them."""
+    refuse_shared(found)
     return for_each(found, lambda run: print(job_shell.cancel(run)))
+
+
+def refuse_shared(found: Runs) -> None:
+    """Refuse to cancel a job that other members of a sweep share. Raises SubmitError."""
+    folders = {run.folder.path for run in found}
+    for run in found:
+        info, newest = run.folder.read_info(), run.job_ids[-1:]
+        if not info.get("pack") or info.get("state") in ("completed", "failed", "cancelled") or not newest:
+            continue
+        there = find_runs.find(newest[0], run.folder.path.parent.parent)
+        others = [r.folder.id for r in there if r.folder.path not in folders and r.job_ids[-1:] == newest]
+        if others:
+            raise SubmitError(
+                f"{run.folder.id} shares job {newest[0]} with {listed(others)}, which would end too: "
+                f"`jobs.py save --stop {run.folder.id}` ends only this one, `jobs.py cancel {newest[0]}` all of them."
+            )
 
 
 def save(found: Runs, parsed: argparse.Namespace) -> int:

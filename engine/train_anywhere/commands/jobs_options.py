@@ -31,6 +31,7 @@ read_seconds = parse(r"[0-9]{1,9}(\.[0-9]+)?", float, "a number of seconds, such
 read_steps = parse("[1-9][0-9]{0,5}", int, "a number of steps, such as 10")
 
 JSON = option("--json", help="print one JSON document")
+COST = option("--cost", help="GPU hours, and kWh if they were sampled, of all runs by name and user")
 SHOW = [option("--watch", help="refresh it until no run is active"), JSON]
 FILTER = [
     option("--name", metavar="PATTERN", help="only runs of this name, such as 'digits*'"),
@@ -47,6 +48,8 @@ OPTIONS: dict[str, list[Option]] = {
     "list_": [
         *SHOW,
         *FILTER,
+        COST,
+        option("--csv", help="the same as a CSV file"),
         option("--all", help="all runs, not only the newest 50"),
         option("--since", metavar="TIME", help="only runs that started since: 30m, 2h, 3d or a date"),
     ],
@@ -103,7 +106,7 @@ OPTIONS: dict[str, list[Option]] = {
         option("--trust", help="accept batch scripts that another user wrote"),
     ],
 }
-"""Options of each verb besides RUN. Those of `SHOW` exclude each other."""
+"""Options of each verb besides RUN. Those of `SHOW` and `COST` exclude each other."""
 
 
 def add_options(verb: str, sub: argparse.ArgumentParser) -> None:
@@ -111,4 +114,4 @@ def add_options(verb: str, sub: argparse.ArgumentParser) -> None:
     options = OPTIONS.get(verb, [])
     exclusive = sub.add_mutually_exclusive_group() if JSON in options else sub
     for names, about in options:
-        (exclusive if (names, about) in SHOW else sub).add_argument(*names, **about)
+        (exclusive if (names, about) in (*SHOW, COST) else sub).add_argument(*names, **about)

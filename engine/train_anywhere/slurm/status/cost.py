@@ -1,0 +1,94 @@
+"""The GPU hours and the energy of runs, by name and user, for `jobs.py list --cost`."""
+
+import csv
+import io
+import pwd
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from train_anywhere.errors import CheckpointError
+from train_anywhere.files.terminal.table import Column, format_table
+from train_anywhere.monitor.run_facts import node_use
+from train_anywhere.monitor.verdicts import goodput
+from train_anywhere.runs.attempts import with_script_ends, with_times
+from train_anywhere.runs.facts import number, read_span
+from train_anywhere.runs.folder import ATTEMPTS, RunDir
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of some runs. `kwh` is the energy of their GPUs, None if none was sampled."""
+
+    name: str
+    user: str
+    runs: int
+    gpu_hours: float
+    kwh: float | None
+
+
+def read_cost(run: RunDir) -> Cost:
+    """Return the cost of one run so far. Raises CheckpointError, OSError."""
+    info = run.read_info()
+    attempts = info.get(ATTEMPTS) or []
+    attempts = with_script_ends(run, [*attempts[:-1], *(with_times(run, one) for one in attempts[-1:])])
+    started, ended = read_span(info)
+    measured = goodput(attempts)
+    seconds = measured.whole if measured else max(0.0, (ended or 0.0) - (started or 0.0)) if ended else 0.0
+    gpus = number(info.get("gpus")) or 0.0
+    nodes = [node for path in sorted(run.monitor.glob("*.csv")) if (node := node_use(path, False, None))]
+    joules = [gpu.power.total * node.every for node in nodes for gpu in node.gpus if gpu.power]
+    # of a GPU that several members of a sweep share, each has its part
+    share = min(1.0, gpus / len(joules)) if joules else 1.0
+    uid = run.path.stat().st_uid
+    user = str(uid)
+    with suppress(KeyError):
+        user = pwd.getpwuid(uid).pw_name
+    return Cost(
+        run.path.parent.name, user, 1, gpus * seconds / 3600, sum(joules) * share / 3.6e6 if joules else None
+    )
+
+
+def sum_costs(folders: Sequence[Path]) -> list[Cost]:
+    """Return the costs by name and user, the most expensive first. Runs that can't be read are left out."""
+    found: dict[tuple[str, str], Cost] = {}
+    for folder in folders:
+        with suppress(CheckpointError, OSError):
+            one = read_cost(RunDir(folder))
+            found[one.name, one.user] = (
+                add(found[one.name, one.user], one) if (one.name, one.user) in found else one
+            )
+    return sorted(found.values(), key=lambda cost: (-cost.gpu_hours, cost.name, cost.user))
+
+
+def add(one: Cost, other: Cost) -> Cost:
+    """Return the sum of two costs."""
+    known = [cost.kwh for cost in (one, other) if cost.kwh is not None]
+    hours, runs = one.gpu_hours + other.gpu_hours, one.runs + other.runs
+    return replace(one, runs=runs, gpu_hours=hours, kwh=sum(known) if known else None)
+
+
+def format_costs(costs: Sequence[Cost], width: int | None, as_csv: bool) -> str:
+    """Return a table with a line for all, or a CSV file without it."""
+    columns = [
+        Column[Cost]("name", lambda c: c.name),
+        Column[Cost]("user", lambda c: c.user),
+        Column[Cost]("runs", lambda c: str(c.runs)),
+        Column[Cost]("GPU hours" if not as_csv else "gpu_hours", lambda c: f"{c.gpu_hours:.2f}"),
+        Column[Cost](
+            "kWh" if not as_csv else "kwh",
+            lambda c: ("" if as_csv else "-") if c.kwh is None else f"{c.kwh:.2f}",
+        ),
+    ]
+    if as_csv:
+        text = io.StringIO()
+        rows = [[column.value(cost) for column in columns] for cost in costs]
+        csv.writer(text, lineterminator="\n").writerows([[column.title for column in columns], *rows])
+        return text.getvalue().rstrip("\n")
+    whole = costs[0]
+    for cost in costs[1:]:
+        whole = add(whole, cost)
+    return format_table(
+        columns, [*costs, *([replace(whole, name="all", user="")] if len(costs) > 1 else [])], width
+    )
