@@ -255,6 +255,7 @@ REASONS = {
     "pynvml": "a machine without NVIDIA's driver does without",
     "tensorboard": "only a side process that writes curves imports the writer",
     "train_anywhere.job.batch_job": "its folder is put on the path before",
+    "train_anywhere.job.packed_members": "the same",
     "train_anywhere.config.load": "most jobs have no feature that works in their supervisor",
     "train_anywhere.features": "most jobs have no feature that works in their supervisor",
     "train_anywhere.runs.reopen.resume": "a command that runs on another machine reads no run here",

@@ -196,7 +196,9 @@ def hydra_yaml(folder: Path) -> dict[str, object]:
 
 
 def test_a_sweeper_gets_what_members_return(app: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
-    done = app("structured.py", "-m", *LAUNCHER, "hydra/sweeper=rounds", "hydra.launcher.wait=true")
+    """The two members of the first round share a job."""
+    words = ("hydra.launcher.members_per_node=2", "hydra.launcher.wait=true")
+    done = app("structured.py", "-m", *LAUNCHER, "hydra/sweeper=rounds", *words)
     assert "rounds [1.0, 3.0, 7.0]" in done.stdout
     done = app("structured.py", "-m", *LAUNCHER, "hydra.launcher.wait=true", "fail=true", code=1)
     assert "ValueError: it fails" in done.stderr and "Traceback" not in done.stderr

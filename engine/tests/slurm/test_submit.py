@@ -119,35 +119,6 @@ def test_editing_the_code_of_a_queued_job_changes_nothing(testbed: Testbed, shar
     assert testbed.wait_job(job, 120) == "COMPLETED", log(run)
 
 
-@pytest.mark.slow
-def test_a_failed_member_of_a_sweep_is_resubmitted_alone(login: Login) -> None:
-    """The second seed's folder can't be written to at first."""
-    job, first = login.submit("-m", "cluster=slurm", "seed=1,2", *SMALL, "cluster.max_running=1")
-    sweep = first.name.removesuffix("-0")
-    second = first.with_name(f"{sweep}-1")
-    config = (second / "config.yaml").read_text()
-    (second / "config.yaml").write_text("broken: true\n")
-    assert login.testbed.wait_job(job, 200) == "FAILED"
-    (second / "config.yaml").write_text(config)
-    status = login.jobs("status", sweep)
-    assert re.findall(rf"{sweep}-(\d)  (\w+)", status) == [("0", "completed"), ("1", "failed")]
-    told = json.loads(login.jobs("status", sweep, "--json"))
-    assert [one["state"] for one in told["runs"]] == ["completed", "failed"]
-    assert told["differing"] == ["seed"]
-    assert "--failed" in told["next"][-1]
-    assert re.findall(rf"^\[{sweep}-(\d)\] epoch 1/1 ", login.jobs("logs", "-f", sweep), re.M) == ["0"]
-    assert f"  {sweep}-" in login.jobs("best", sweep)
-    shown = login.command("report", sweep, "--results", str(login.results))
-    assert shown.returncode == 0 and first.with_name(sweep).joinpath("report.html").exists(), shown.stderr
-    again = login.jobs("resubmit", sweep, "--failed")
-    found = re.match(rf"Submitted job (\d+): {second.name}\n", again)
-    assert found, again
-    assert login.testbed.wait_job(found[1], 120) == "COMPLETED", log(second)
-    assert info(second)["state"] == "completed"
-    once_more = login.command("jobs", "resubmit", sweep, "--failed", "--results", str(login.results))
-    assert "nothing to submit again" in once_more.stderr
-
-
 HOSTILE = 'we\'ird "q"; $(touch HACKED) `touch HACKED` #x %j \\ é'
 
 

@@ -81,6 +81,8 @@ def submit(request: Mapping[str, Any]) -> list[str] | None:
     if problems:
         raise ConfigError(*problems)
     program, values = find_program(request), job_values(request)
+    for name in ("members_per_gpu", "members_per_node") if len(request["members"]) == 1 else ():
+        values.pop(f"cluster.{name}", None)  # the last one of a sweeper
     tree, typed, trees = compose_job(values), [f"{key}={value}" for key, value in values.items()], []
     for member, state in zip(request["members"], request["states"], strict=True):
         words = [*program["command"], *request["kept"], MEMBER + "{args.member}", *member]

@@ -13,6 +13,7 @@ Cpus = Annotated[int, Range(at_least=1, at_most=2**16)]
 _NICE = "only administrators can raise a priority"
 SIGNAL_S = 120
 """Default of `cluster.signal_seconds`, if the time limit is at least twice as long."""
+Members = Annotated[int, Range(at_least=1, at_most=1024)]
 Minutes = Annotated[int, Range(at_least=0, at_most=MAX_COUNT)]
 
 
@@ -152,7 +153,24 @@ class Cluster:
     max_running: Annotated[int, Range(at_least=1, at_most=MAX_COUNT, hint="null is no limit")] | None = key(
         None, "jobs of a sweep that run at the same time; null: no limit"
     )
+    members_per_gpu: Members | None = key(
+        None,
+        "members of a sweep (-m) that share one GPU, each with its part of the GPU's CPUs and memory; null: 1",
+    )
+    members_per_node: Members | None = key(
+        None, "members of a sweep (-m) that run at once in one job, or on this machine; null: members_per_gpu"
+    )
     site: Site = section("facts about the site; details: engine/train_anywhere/config/cluster.py")
+
+    @property
+    def pack(self) -> int:
+        """The number of members of a sweep in one job; 1 if each has a job of its own."""
+        return self.members_per_node or self.members_per_gpu or 1
+
+    @property
+    def packed_gpus(self) -> int:
+        """The number of GPUs that `pack` members need."""
+        return -(-self.pack // (self.members_per_gpu or 1))
 
 
 @dataclass(frozen=True)

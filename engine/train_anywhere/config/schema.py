@@ -107,6 +107,10 @@ class Trainer:
     )
     fast_dev_run: bool = key(False, "true: one batch of each loop, to check that it runs")
     accumulate_grad_batches: Count = key(1, "gradient accumulation: batches per optimizer step")
+    micro_batch: Count | None = key(
+        None,
+        "rows of all ranks that are computed at once: data.batch_size is divided into such parts; null: all of it",
+    )
     gradient_clip_val: Annotated[float, Range(above=0, hint="null turns clipping off")] | None = key(
         None, "gradient clipping: largest norm, or value, of the gradients; null: no clipping"
     )

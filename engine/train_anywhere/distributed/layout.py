@@ -91,7 +91,8 @@ def local_layout(config: Config) -> Layout:
     t = config.trainer
     devices = t.total_devices if isinstance(t.total_devices, int) else t.devices
     if devices == "auto":
-        devices = 1 if t.accelerator in ("cpu", "mps") else max(1, visible_gpus())
+        one = t.accelerator in ("cpu", "mps") or config.cluster.pack > 1
+        devices = 1 if one else max(1, visible_gpus())
     return plan_layout(config, (int(devices),))
 
 

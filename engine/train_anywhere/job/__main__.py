@@ -31,8 +31,12 @@ def main(words: list[str]) -> int:
         raise
     sys.path[:0] = [str(CODE)]
     from train_anywhere.job.batch_job import supervise_job
+    from train_anywhere.job.packed_members import supervise_members
 
-    code = supervise_job(options, lambda group: print(f"ranks {group}", file=answers))
+    if options.members and not options.not_started:
+        code = supervise_members(options, words[3:])
+    else:
+        code = supervise_job(options, lambda group: print(f"ranks {group}", file=answers))
     sys.stdout.flush()
     print(f"end {code}", file=answers)
     return code
@@ -56,6 +60,9 @@ def parse(words: list[str]) -> argparse.Namespace:
     add("--requeue", action="store_true", help="requeue the job after a stop")
     add("--exclude", default="", help="nodes that a requeued job must not get, besides bad ones")
     add("--array", action="store_true", help="several members start at the same time")
+    add("--members", type=int, help="members of a sweep that run at once in this job, from the one of RUN on")
+    add("--last", type=int, default=0, help="number of the last member of the sweep")
+    add("--slot", type=int, help="number of this member among them")
     add("--restarts", type=int, help="earlier starts of the job, which PBS does not count")
     add("--not-started", action="store_true", help="the environment of the ranks could not be set up")
     add("--died", type=int, help="exit code of a supervisor that was killed")

@@ -91,7 +91,7 @@ class JobRanks:
         self._parent = os.getppid()
         self._given_port = os.environ.get("MASTER_PORT", "")
         counted = os.environ.get("SLURM_RESTART_COUNT") or 0 if self.steps.slurm else 0
-        self._restarts = int(counted if options.restarts is None else options.restarts)
+        self._restarts = int(counted if options.restarts is None else options.restarts) + (options.slot or 0)
 
     @property
     def start_id(self) -> str:
@@ -256,7 +256,7 @@ class JobRanks:
     def _warm_command(self, number: int) -> list[str]:
         """Return the command of the ranks, as forks if they may start again."""
         o = self.options
-        if o.retries is None or self.program:
+        if o.retries is None or self.program or o.slot is not None:
             return list(o.command)
         before, rank = o.command[:-4], o.command[-4:]
         if o.launch != "srun" or o.uneven or not re.fullmatch(r"-u .*/train\.py --run .*", " ".join(rank)):
@@ -291,6 +291,7 @@ class JobRanks:
         """Return the words for `{nodes}` and the other placeholders of a command."""
         ranks = self.options.uneven or self.options.ranks * len(self.steps.hosts)
         return {
+            "name": [self.run.id],
             "nodes": [str(len(self.steps.hosts))],
             "nodelist": [",".join(self.steps.hosts)],
             "ranks": [str(ranks)],

@@ -153,7 +153,7 @@ class JobQueue:
             return ""
         with suppress(OSError, ValueError):
             preempted = supervisor.read_info().get("state") == "preempted" and not supervisor.hung
-            if preempted and read_text(self.steps.run.checkpoints / "newest").strip():
+            if preempted and read_text(supervisor.run.checkpoints / "newest").strip():
                 return " with a checkpoint saved"
         return " without a new checkpoint"
 
@@ -227,8 +227,12 @@ def stop_ranks(queue: JobQueue, group: int) -> None:
         time.sleep(0.1)
     _signal(group, signal.SIGKILL)
     while queue.steps.slurm:
-        steps = queue.ask("squeue", "--steps", "--noheader", f"--jobs={running_job()}", "--format=%i") or ""
-        numbered = re.findall(r"^\S+\.\d+$", steps, re.MULTILINE)
+        steps = (
+            queue.ask("squeue", "--steps", "--noheader", f"--jobs={running_job()}", "--format=%i %j") or ""
+        )
+        # other members of a sweep may run in this job
+        name = ".*" if queue.options.slot is None else re.escape(queue.steps.run.id)
+        numbered = re.findall(rf"^(\S+\.\d+) {name}$", steps, re.MULTILINE)
         if not numbered or time.monotonic() > deadline + PATIENCE_S:
             return
         queue.ask("scancel", *numbered)

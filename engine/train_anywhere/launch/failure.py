@@ -21,7 +21,8 @@ from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.output import format_short
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.runs.attempts import CAUSE, NODE, append_debug, claim_first, read_claim
-from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.facts import read_config
+from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.reopen.resume import read_run_overrides
 from train_anywhere.runs.summary import COLUMN, MOST_CHARACTERS, describe_error, display_path, resume_command
 
@@ -67,11 +68,25 @@ def closing_lines(run: RunDir, error: BaseException, report: Sequence[str] = ())
     rows = {"Failed": describe_error(error)}
     if snapshot := getattr(error, "memory_snapshot", None):
         rows["GPU memory"] = f"{display_path(snapshot)}, shown by https://pytorch.org/memory_viz"
+    if smaller := smaller_part(run, error):
+        rows["Memory"] = f"trainer.micro_batch={smaller} computes each batch in parts, for the same gradient"
     rows |= {"Run folder": display_path(run.path)}
     lines = [*(f"{name + ':':<{COLUMN}}{text}" for name, text in rows.items()), *report]
     then = resume_command(run) if saved else "start again: there is no checkpoint yet"
     lines.append(f"{'Next:':<{COLUMN}}correct it, then {then}")
     return "\n" + fit("\n".join(lines), terminal_width(sys.stderr), COLUMN)
+
+
+def smaller_part(run: RunDir, error: BaseException) -> int | None:
+    """Return the next smaller `trainer.micro_batch`, if the memory of a GPU was too small for a batch."""
+    info, config = run.read_info(), read_config(run)
+    named = {type(cause).__name__ for cause in iterate_causes(error)}
+    own = info.get("own_workers") is not None or "data" not in config
+    if own or not named & {"OutOfMemoryError", "ResourceExhaustedError"}:
+        return None
+    batch, ranks = config["data"]["batch_size"], (info.get(ATTEMPTS) or [{}])[-1].get("devices") or 1
+    now = config["trainer"].get("micro_batch") or batch
+    return max((n for n in range(ranks, now // 2 + 1, ranks) if batch % n == 0), default=None)
 
 
 def is_consequence(error: BaseException) -> bool:

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from subprocess import Popen
@@ -20,7 +20,7 @@ from typing import Any
 from train_anywhere import features
 from train_anywhere.config.checks.contradictions import batch_size_problem, machine_problems
 from train_anywhere.config.checks.targets import import_call_notes, unreadable_target_notes
-from train_anywhere.config.command.members import load_members, refuse_mixed_members
+from train_anywhere.config.command.members import Member, load_members, refuse_alone, refuse_mixed_members
 from train_anywhere.config.load import load
 from train_anywhere.config.paths import results_problems
 from train_anywhere.config.schema import Config
@@ -34,12 +34,21 @@ from train_anywhere.distributed.layout import (
 from train_anywhere.distributed.packages import framework_problem, horovod_problem
 from train_anywhere.errors import STOPPED, CheckpointError
 from train_anywhere.files import ROOT
+from train_anywhere.files.atomic import open_file
 from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.output import protect_output
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.job.rank_process import SIGNALS
+from train_anywhere.job.supervisor import POLL_S, Signals
 from train_anywhere.launch.command import Checks
-from train_anywhere.launch.processes import ForkServers, refuse_nested_launch, run_here, run_monitor
+from train_anywhere.launch.forkserver import Process
+from train_anywhere.launch.processes import (
+    ForkServers,
+    refuse_nested_launch,
+    run_here,
+    run_monitor,
+    start_member,
+)  # fmt: skip
 from train_anywhere.runs.folder import (
     ATTEMPTS,
     RunDir,
@@ -73,6 +82,8 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str], checks: Checks) -> 
         merge_resumed(tree, run, overrides) if run else tree, partial(local_problems, checks=checks)
     )
     layout = local_layout(config)
+    if not run:
+        refuse_alone(tree)
     refuse_nested_launch()
     if run:
         RunLock(run).refuse_if_held()
@@ -142,6 +153,7 @@ def freeze(run: RunDir, config: Config, overrides: Sequence[str], layout: Layout
             launch="local",
             cluster=config.cluster.name,
             world_size=layout.device_count,
+            gpus=layout.device_count / (config.cluster.members_per_gpu or 1) if uses_gpus(config) else 0,
             **describe_code(ROOT),
         )
     except OSError as error:
@@ -167,6 +179,10 @@ def local_problems(config: Config, checks: Checks) -> list[str]:
         problems += results_problems(Path(config.paths.results), config.name)
     if config.trainer.accelerator == "gpu" and visible_gpus() == 0:
         problems.append(no_gpu_message("this machine"))
+    if config.cluster.members_per_gpu and not visible_gpus() and config.trainer.accelerator == "auto":
+        problems.append(
+            f"cluster.members_per_gpu={config.cluster.members_per_gpu}, but this machine sees no GPU; use cluster.members_per_node."
+        )
     if config.trainer.accelerator == "mps":
         problems.append(apple_gpu_problem())
     if not config.program:
@@ -218,38 +234,91 @@ def run_all(
     """
     refuse_mixed_members(trees, submitted=False)
     members = load_members(trees, overrides, partial(local_problems, checks=checks))
-    layouts = [local_layout(m.config) for m in members]
     shared = [w for w in overrides[0] if len(overrides) > 1 and all(w in words for words in overrides)]
     names = [" ".join(w.lstrip("+") for w in words if w not in shared) for words in overrides]
     if members[0].config.dry_run:
-        numbers = [
-            format_dry_run(m.config, layout, checks) for m, layout in zip(members, layouts, strict=True)
-        ]
+        numbers = [format_dry_run(m.config, local_layout(m.config), checks) for m in members]
         print("\n\n".join(f"{name}\n{n}" for name, n in zip(names, numbers, strict=True)))
         return []
     protect_output()
-    finished, servers, signals, sweep = [], ForkServers(), list[int](), new_run_id()
-    for number, (member, layout) in enumerate(zip(members, layouts, strict=True), 1):
-        print(fit(f"\n[{number}/{len(members)}] {names[number - 1]}", terminal_width()), flush=True)
-        framework = member.config.framework
-        # a program imports nothing of a framework here, and has the environment of a new interpreter
-        start = Popen if member.config.program else servers.get_starter(framework, layout.world_size)
-        run = make_run(member.config, member.overrides, layout, f"{sweep}-{number - 1}")
-        claim_sweep(run)
-        with run_monitor(run, member.config, start), _restore_handlers():
-            code = run_here(run, layout, start, signals, member.config.cluster.retries)
-            finished.append(FinishedMember(run, member.config, code))
-        if signals:
-            left = len(members) - number
-            print(f"\nstopped at member {number} of {len(members)}; {left} did not start.", file=sys.stderr)
-            break
+    run_members = _run_together if members[0].config.cluster.pack > 1 else _run_one_by_one
+    finished, signals = run_members(members, names, new_run_id())
     if signals:
+        count, left = len(finished), len(members) - len(finished)
+        print(f"\nstopped at member {count} of {len(members)}; {left} did not start.", file=sys.stderr)
         raise KeyboardInterrupt if signal.SIGINT in signals else SystemExit(STOPPED)
     failed = [name for name, one in zip(names, finished, strict=True) if one.code]
     if failed:
         message = f"\n{len(failed)} of {len(finished)} members failed: {'; '.join(failed)}"
         print(fit(message, terminal_width(sys.stderr)), file=sys.stderr)
     return finished
+
+
+def _run_one_by_one(
+    members: Sequence[Member], names: Sequence[str], sweep: str
+) -> tuple[list[FinishedMember], list[int]]:
+    """Run members until a signal comes; return those that ran, and the signals."""
+    finished, servers, signals = list[FinishedMember](), ForkServers(), list[int]()
+    for number, member in enumerate(members):
+        print(fit(f"\n[{number + 1}/{len(members)}] {names[number]}", terminal_width()), flush=True)
+        framework, layout = member.config.framework, local_layout(member.config)
+        # a program imports nothing of a framework here, and has the environment of a new interpreter
+        start = Popen if member.config.program else servers.get_starter(framework, layout.world_size)
+        run = make_run(member.config, member.overrides, layout, f"{sweep}-{number}")
+        claim_sweep(run)
+        with run_monitor(run, member.config, start), _restore_handlers():
+            code = run_here(run, layout, start, signals, member.config.cluster.retries)
+            finished.append(FinishedMember(run, member.config, code))
+        if signals:
+            break
+    return finished, signals
+
+
+def uses_gpus(config: Config) -> bool:
+    """Return whether a run of this machine has GPUs."""
+    return config.trainer.accelerator != "cpu" and visible_gpus() > 0
+
+
+def count_slots(config: Config) -> int:
+    """Return the number of members of a sweep that run on this machine at once."""
+    c, gpus = config.cluster, visible_gpus() if uses_gpus(config) else 0
+    most = (c.members_per_gpu or 1) * gpus or c.pack
+    return min(c.members_per_node or most, most)
+
+
+def _run_together(
+    members: Sequence[Member], names: Sequence[str], sweep: str
+) -> tuple[list[FinishedMember], list[int]]:
+    """Run several members at once, each with its share of the CPUs and its own log; return what `_run_one_by_one` does."""
+    started, live = list[FinishedMember](), dict[int, tuple[int, Process]]()
+    slots, servers, received = count_slots(members[0].config), ForkServers(), Signals()
+
+    def note(number: int, what: object) -> None:
+        print(fit(f"[{number + 1}/{len(members)}] {names[number]}: {what}", terminal_width()), flush=True)
+
+    with _restore_handlers(), contextlib.ExitStack() as stack:
+        for one in SIGNALS:
+            signal.signal(one, received.handle)
+        while live or (len(started) < len(members) and not received.numbers):
+            for name in received.wait(POLL_S):
+                for _, process in live.values():
+                    process.send_signal(signal.Signals[name])
+            for slot, (number, process) in [*live.items()]:
+                if (code := process.poll()) is not None:
+                    del live[slot]
+                    started[number] = replace(started[number], code=128 - code if code < 0 else code)
+                    note(number, started[number].run.read_info().get("state"))
+            free = next((n for n in range(slots) if n not in live), None)
+            if free is not None and len(started) < len(members) and not received.numbers:
+                number, config = len(started), members[len(started)].config
+                words, layout = members[number].overrides, local_layout(config)
+                run = make_run(config, words, layout, f"{sweep}-{number}")
+                claim_sweep(run)
+                log = stack.enter_context(open_file(run.log, "ab"))
+                live[free] = number, start_member(run, config, servers, log, free, slots)
+                started.append(FinishedMember(run, config, 0))
+                note(number, display_path(run.log))
+    return started, received.numbers
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 from train_anywhere.config.checks.strategy_table import LAUNCHERS
 from train_anywhere.config.schema import Config
@@ -20,6 +21,7 @@ from train_anywhere.files import ROOT, with_engine
 from train_anywhere.files.terminal.output import outlive_terminal, protect_output
 from train_anywhere.job.rank_process import SIGNALS
 from train_anywhere.job.restart import Nodes
+from train_anywhere.job.share import share_environment
 from train_anywhere.job.supervisor import Signals, Supervisor
 from train_anywhere.launch.exits import rank_environment
 from train_anywhere.launch.forkserver import ForkedProcess, ForkServer, Process
@@ -57,6 +59,24 @@ def fork_server(framework: str, ranks: int) -> ForkServer:
     own = (f"train_anywhere.training.{framework}.run", "train_anywhere.launch.rank")
     modules = (*own, *MONITOR_MODULES, *LATE_IMPORTS[framework])
     return ForkServer(modules, {**os.environ, **_thread_variables(ranks)})
+
+
+def start_member(
+    run: RunDir, config: Config, servers: ForkServers, log: IO[bytes] | None, slot: int = 0, members: int = 1
+) -> Process:
+    """Start a run as a process that writes into `log`, the one number `slot` of several `members` that run at once."""
+    start = subprocess.Popen if config.program else servers.get_starter(config.framework, members)
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share = share_environment(slot, members, cpus // members) | _thread_variables(members)
+    # a new session, so that Ctrl-C reaches the process only once
+    return start(
+        [sys.executable, "-u", "-m", "train_anywhere.launch.local_member", str(run.path)],
+        cwd=ROOT,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+        env=with_engine(rank_environment() | (share if members > 1 else {})),
+    )
 
 
 LATE_IMPORTS = {

@@ -27,6 +27,7 @@ from train_anywhere.features import Features, describe
 from train_anywhere.files.terminal.output import keep_log, mark_lines, outlive_terminal, protect_output
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.job.rank_process import RankProcess, Stop
+from train_anywhere.job.share import take_share
 from train_anywhere.launch.exits import catch_os_exit, end_now, follow_parent
 from train_anywhere.launch.failure import (
     is_consequence,
@@ -63,6 +64,7 @@ def run_rank(run: RunDir | str | Path) -> int:
     """
     protect_output()
     outlive_terminal()
+    take_share()
     stop = Stop().install()
     parent = follow_parent()
     try:

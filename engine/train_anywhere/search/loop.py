@@ -2,13 +2,11 @@
 
 import re
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 from hydra.core.override_parser.types import Override
@@ -20,15 +18,13 @@ from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import local_layout
 from train_anywhere.errors import ConfigError, ProjectError, SubmitError, SubmitInterrupted, listed
-from train_anywhere.files import ROOT, with_engine
 from train_anywhere.files.atomic import open_file, read_json
 from train_anywhere.files.removal import remove
 from train_anywhere.files.terminal.output import protect_output
 from train_anywhere.launch import local_run
 from train_anywhere.launch.command import Checks
-from train_anywhere.launch.exits import rank_environment
 from train_anywhere.launch.forkserver import Process
-from train_anywhere.launch.processes import ForkServers
+from train_anywhere.launch.processes import ForkServers, start_member
 from train_anywhere.runs.folder import RunDir, claim, new_run_id, no_empty_folders, point_latest
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.reopen.resume import read_run_overrides, select_group_choices
@@ -212,8 +208,10 @@ class LocalTrials:
     """
 
     def __init__(self, config: Config, overrides: Sequence[str], folder: Path, at_once: int) -> None:
-        self.config, self.overrides, self.folder, self.at_once = config, overrides, folder, at_once
+        self.config, self.overrides, self.folder = config, overrides, folder
+        self.at_once = at_once if config.cluster.pack == 1 else local_run.count_slots(config)
         self._live: dict[int, Process] = {}
+        self._slots: dict[int, int] = {}
         self._servers = ForkServers()
         protect_output()
 
@@ -255,23 +253,18 @@ class LocalTrials:
             local_run.freeze(run, self.config, self.overrides, local_layout(self.config))
             point_latest(self.folder.parent.parent, run.path)
         log = stack.enter_context(open_file(run.log, "ab")) if self.at_once > 1 else None
-        ranks = local_layout(self.config).world_size
-        start = Popen if self.config.program else self._servers.get_starter(self.config.framework, ranks)
-        # a new session, so that Ctrl-C reaches the process only once
-        return start(
-            [sys.executable, "-u", "-m", "train_anywhere.search.local_trial", str(run.path)],
-            cwd=ROOT,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env=with_engine(rank_environment()),
-        )
+        if self.config.cluster.pack == 1:
+            return start_member(run, self.config, self._servers, log)
+        slot = next(n for n in range(self.at_once) if n not in self._slots.values())
+        self._slots[number] = slot
+        return start_member(run, self.config, self._servers, log, slot, self.at_once)
 
     def _wait(self) -> None:
         """Wait a moment, and print the trials that have ended."""
         time.sleep(POLL_S)
         for number in [n for n, process in self._live.items() if process.poll() is not None]:
             del self._live[number]
+            self._slots.pop(number, None)
             run = members(self.folder)[number]
             info = run.read_info()
             if self.at_once > 1:

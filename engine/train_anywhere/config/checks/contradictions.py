@@ -34,6 +34,8 @@ def find_contradictions(config: Config) -> Iterator[str]:
         yield from _mps_problems(c.framework, c.cluster, trainer)
     if isinstance(c.optimizer, Sgd) and c.optimizer.nesterov and not c.optimizer.momentum:
         yield "optimizer.nesterov=true needs a momentum; use optimizer.momentum=0.9 or optimizer.nesterov=false."
+    if c.cluster.members_per_gpu or c.cluster.members_per_node:
+        yield from _pack_problems(c)
     yield from _loop_problems(trainer)
     endless = trainer.max_epochs == -1 and trainer.max_steps is None and c.schedule.name == "cosine"
     if endless and not task_has_network(c.task, c.framework):
@@ -41,6 +43,8 @@ def find_contradictions(config: Config) -> Iterator[str]:
             "schedule=cosine ends at the last step, and trainer.max_epochs=-1 has none; use trainer.max_steps=N, or "
             "schedule=constant."
         )
+    if trainer.micro_batch and not c.program:
+        yield from _micro_batch_problems(c, trainer.micro_batch)
     yield from check_extra(trainer, c.framework)
     if c.framework == "keras" and trainer.precision.endswith("-true"):
         yield f"trainer.precision={trainer.precision} is for Lightning only; use 32, bf16-mixed or 16-mixed."
@@ -89,6 +93,30 @@ def _range_problems(t: Trainer, total: str, both: str) -> Iterator[str]:
         )
 
 
+def _pack_problems(c: Config) -> Iterator[str]:
+    """Yield what contradicts several members of a sweep in one job."""
+    cluster, t = c.cluster, c.trainer
+    name = "members_per_gpu" if cluster.members_per_gpu else "members_per_node"
+    wrong = {
+        f"trainer.nodes={t.nodes}, and a member has one node": t.nodes != 1,
+        f"trainer.devices={t.devices}, and a member has one rank": t.devices not in (1, "auto"),
+        f"trainer.total_devices={t.total_devices}, and a member has one rank": t.total_devices
+        not in (1, None),
+        f"launch={c.launch}, and srun starts these members": c.launch not in ("auto", "srun"),
+        f"the scheduler of {cluster.name}, which is not Slurm": cluster.scheduler == "pbs",
+    }
+    for what, found in wrong.items():
+        if found:
+            yield f"cluster.{name}={getattr(cluster, name)} does not go with {what}; leave one of them out."
+    if cluster.members_per_gpu and t.accelerator == "cpu":
+        yield f"cluster.members_per_gpu={cluster.members_per_gpu} needs a GPU, and trainer.accelerator=cpu; use cluster.members_per_node."
+    if cluster.pack < (cluster.members_per_gpu or 1):
+        yield (
+            f"cluster.members_per_gpu={cluster.members_per_gpu} is more than cluster.members_per_node={cluster.members_per_node}; "
+            "leave members_per_node out."
+        )
+
+
 def _mps_problems(framework: str, cluster: Cluster, t: Trainer) -> Iterator[str]:
     wrong = {
         f"framework={framework}: use framework=lightning": framework != "lightning",
@@ -99,6 +127,25 @@ def _mps_problems(framework: str, cluster: Cluster, t: Trainer) -> Iterator[str]
     for what, found in wrong.items():
         if found:
             yield f"trainer.accelerator=mps, the GPU of a Mac, does not work with {what}."
+
+
+def _micro_batch_problems(c: Config, rows: int) -> Iterator[str]:
+    """Yield what contradicts the division of a batch into parts."""
+    batch, t, keras = c.data.batch_size, c.trainer, c.framework == "keras"
+    if batch % rows:
+        fitting = max(n for n in range(1, min(rows, batch) + 1) if batch % n == 0)
+        yield f"trainer.micro_batch={rows} does not divide data.batch_size={batch}; use trainer.micro_batch={fitting}."
+    for name in ("limit_train_batches", "overfit_batches"):
+        if isinstance(value := getattr(t, name), float) and value != 1.0:
+            yield f"trainer.{name}={value} may end within a batch that trainer.micro_batch divides; use a number of batches."
+    whole = {
+        "strategy.static_graph=true": getattr(c.strategy, "static_graph", False),
+        "trainer.sync_batchnorm=true": keras and t.sync_batchnorm,
+        "trainer.extra.class_weight": keras and "class_weight" in t.extra,
+    }
+    for key, found in whole.items():
+        if found:
+            yield f"{key} needs whole batches, and trainer.micro_batch={rows} divides them; leave one of them out."
 
 
 def _loop_problems(t: Trainer) -> Iterator[str]:
@@ -238,12 +285,14 @@ def _local_folder_problems(location: str | None) -> list[str]:
     return [f"checkpoint.local={location}: {problem}; {advice}"] if problem else []
 
 
-def batch_size_problem(batch_size: int, devices: int, name: str = "devices") -> str:
+def batch_size_problem(
+    batch_size: int, devices: int, name: str = "devices", key: str = "data.batch_size"
+) -> str:
     """Return why a global batch can't be shared evenly, with the nearest size that can."""
     if not batch_size % devices:
         return ""
     nearest = max(1, round(batch_size / devices)) * devices
     return (
-        f"data.batch_size={batch_size} is the global batch and can't be shared evenly by {devices} {name}; "
-        f"use data.batch_size={nearest}."
+        f"{key}={batch_size} is the global batch and can't be shared evenly by {devices} {name}; "
+        f"use {key}={nearest}."
     )

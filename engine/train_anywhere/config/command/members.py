@@ -80,6 +80,15 @@ def refuse_mixed_members(trees: Sequence[Tree], submitted: bool) -> None:
         raise ConfigError(*problems)
 
 
+def refuse_alone(tree: Tree) -> None:
+    """Refuse members that share a job if there is only one. Raises ConfigError."""
+    for name in ("members_per_gpu", "members_per_node"):
+        if value := tree["cluster"].get(name):
+            raise ConfigError(
+                f"cluster.{name}={value} is for the members of a sweep, and this is one run; give several values with -m, or leave it out."
+            )
+
+
 def _scheduler_problems(cluster: Mapping[str, Any], many: bool, submitted: bool) -> Iterator[str]:
     """Check that the launcher fits the cluster, since the command line may replace it."""
     name, scheduler = cluster.get("name"), cluster.get("scheduler")

@@ -99,7 +99,7 @@ def unlisted_node_type(request: Request) -> Iterator[str]:
 def cpu_nodes(request: Request) -> Iterator[str]:
     """Report that a job without GPUs is larger than the nodes with GPUs, which the preset lists."""
     job, node, mem = request.job, request.job.node, request.job.mem or 0
-    cpus = max(job.ranks) * job.cpus_per_task
+    cpus = job.cpus_per_node
     if job.gpus or not node:
         return
     if cpus > (node.cpus or cpus) or mem > units.megabytes(node.mem or f"{mem}"):
@@ -182,7 +182,7 @@ def cpus_for_gpus(request: Request) -> Iterator[str]:
     """Report fewer CPUs than the rule of thumb: five or six for each GPU."""
     job, node = request.job, request.job.node
     possible = node.cpus // node.gpus if node and node.cpus else 0
-    if job.gpus and job.cpus_per_task < min(5, possible):
+    if job.gpus and job.pack == 1 and job.cpus_per_task < min(5, possible):
         yield (
             f"{job.cpus_per_task} CPUs per GPU may starve the input pipeline: the rule of thumb is 5 or 6, "
             f"and the node has {possible} per GPU."

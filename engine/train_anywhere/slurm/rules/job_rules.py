@@ -54,7 +54,13 @@ def gpus_of_a_node(request: Request) -> Iterator[str]:
     node, requested = request.job.node, max(request.job.devices)
     if node is None or not request.job.gpus:
         return
-    if requested > node.gpus:
+    if request.job.pack > 1 and (requested > node.gpus or requested not in (node.counts or [requested])):
+        c = request.config.cluster
+        yield (
+            f"cluster.members_per_node={c.pack} with {c.members_per_gpu or 1} on a GPU need {requested} GPUs, but {_node(request)} has "
+            f"{listed(node.counts or [node.gpus])}; use cluster.members_per_gpu={-(-c.pack // node.gpus)}."
+        )
+    elif requested > node.gpus:
         more = f" trainer.nodes={-(-sum(request.job.devices) // node.gpus)}"
         yield f"trainer.devices={requested} GPUs per node, but {_node(request)} has {node.gpus}; use trainer.devices={node.gpus}{more}."
     elif node.counts and not set(request.job.devices) <= set(node.counts):
@@ -65,11 +71,11 @@ def gpus_of_a_node(request: Request) -> Iterator[str]:
 def cpus_of_a_node(request: Request) -> Iterator[str]:
     """Report more CPUs than a node with GPUs has. Presets do not list nodes without GPUs."""
     job, node = request.job, request.job.node
-    requested = max(job.ranks) * job.cpus_per_task
+    requested, ranks = job.cpus_per_node, max(job.ranks) * job.pack
     if job.gpus and node and node.cpus and requested > node.cpus:
         yield (
-            f"{max(job.ranks)} ranks x cluster.cpus_per_task={job.cpus_per_task} are {requested} CPUs per node, but {_node(request)} "
-            f"gives {node.cpus}; use cluster.cpus_per_task={max(1, node.cpus // max(job.ranks))}."
+            f"{ranks} ranks x cluster.cpus_per_task={job.cpus_per_task} are {requested} CPUs per node, but {_node(request)} "
+            f"gives {node.cpus}; use cluster.cpus_per_task={max(1, node.cpus // ranks)}."
         )
 
 

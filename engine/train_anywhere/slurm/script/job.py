@@ -81,8 +81,23 @@ class Job:
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """The number of GPUs on each node, more than `ranks` if one rank drives several."""
-        return self.layout.devices
+        """The number of GPUs on each node, more than `ranks` if one rank drives several, less if members share them."""
+        return (self.cluster.packed_gpus,) if self.pack > 1 else self.layout.devices
+
+    @property
+    def pack(self) -> int:
+        """The number of members in one job of an array, each with one rank."""
+        return 1 if self.members is None else self.cluster.pack
+
+    @property
+    def array(self) -> tuple[int, ...]:
+        """The numbers of the array: each is that of the first member of a job."""
+        return (self.members or ())[:: self.pack]
+
+    @property
+    def cpus_per_node(self) -> int:
+        """The number of CPUs on the node with the most ranks."""
+        return max(self.ranks) * self.cpus_per_task * self.pack
 
     @property
     def strategy(self) -> str:
@@ -138,6 +153,8 @@ class Job:
         """
         if self.launch == "torchrun" and self.even:
             return self.nodes
+        if self.pack > 1:
+            return self.pack
         return self.nodes if self.elastic else self.world_size
 
     @property
@@ -148,7 +165,7 @@ class Job:
     @property
     def cpus_of_task(self) -> int:
         """The number of CPUs of one of `tasks`."""
-        return self.cpus_per_task * (self.world_size // self.tasks)
+        return self.cpus_per_task * max(1, self.world_size // self.tasks)
 
 
 def make_job(config: Config, run: str, code: str, members: Sequence[int] | None = None) -> Job:
@@ -167,11 +184,12 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         fitting = replace(config.trainer, nodes=f"{counts[0]}-{counts[-1]}", total_devices=None)
         config = replace(config, trainer=fitting)
     layout = plan_layout(config, devices_per_node(config))
-    most = max(layout.devices)
+    packed = c.pack if members is not None else 1
+    most = max(layout.devices) if packed == 1 else c.packed_gpus
     gpus = config.trainer.accelerator != "cpu"
-    node = find_node_type(
-        c, most, (c.cpus_per_task or 0) * most, _requested_memory(c, most, c.cpus_per_task or 0) or 0
-    )
+    typed = (c.cpus_per_task or 0) * max(most, packed)
+    node = find_node_type(c, most, typed, _requested_memory(c, most, typed) or 0)
+    each = _cpus(c, node, packed) * (1 if packed > 1 else most // max(layout.ranks))
     return Job(
         name=config.name,
         cluster=replace(
@@ -181,11 +199,11 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         node=node,
         layout=layout,
         gpus=gpus,
-        cpus_per_task=_cpus(c, node) * (most // max(layout.ranks)),
-        mem=_memory(c, node, most, _cpus(c, node)),
+        cpus_per_task=each,
+        mem=_memory(c, node, most, each * max(max(layout.ranks), packed)),
         launch=config.launch
         if config.launch != "auto"
-        else _auto_launch(c, config.framework, layout.strategy),
+        else ("srun" if packed > 1 else _auto_launch(c, config.framework, layout.strategy)),
         container=config.container,
         python=interpreter(config.container, c),
         run=run,
@@ -228,7 +246,8 @@ def devices_per_node(config: Config) -> tuple[int, ...]:
     if t.devices != "auto":
         return (t.devices,) * nodes
     node = find_node_type(config.cluster, 1)
-    return (node.gpus if node and config.strategy.name != "single" else 1,) * nodes
+    one = config.strategy.name == "single" or config.cluster.pack > 1
+    return (node.gpus if node and not one else 1,) * nodes
 
 
 def find_node_type(cluster: Cluster, devices: int, cpus: int = 0, mem: int = 0) -> NodeType | None:
@@ -301,10 +320,14 @@ def interpreter(container: Container, cluster: Cluster) -> str:
     return "python" if cluster.conda or cluster.venv else str(restore_links(Path(sys.executable)))
 
 
-def _cpus(c: Cluster, node: NodeType | None) -> int:
+def _cpus(c: Cluster, node: NodeType | None, packed: int) -> int:
+    """Return the CPUs of each device, or of each member of those that are `packed` into a job."""
     if c.cpus_per_task is not None:
         return c.cpus_per_task
-    return max(1, node.cpus // node.gpus) if node and node.cpus else CPUS_OF_UNKNOWN_NODES
+    if not (node and node.cpus):
+        return CPUS_OF_UNKNOWN_NODES
+    gpus = min(node.gpus, c.packed_gpus) if packed > 1 else 1
+    return max(1, node.cpus * gpus // node.gpus // packed)
 
 
 def _memory(c: Cluster, node: NodeType | None, devices: int, cpus: int) -> int | None:
@@ -315,8 +338,8 @@ def _memory(c: Cluster, node: NodeType | None, devices: int, cpus: int) -> int |
 
 
 def _requested_memory(c: Cluster, devices: int, cpus: int) -> int | None:
-    """Return the MiB of memory per node that are requested; `cpus` are those of each device."""
-    known = {c.mem: 1, c.mem_per_gpu: devices, c.mem_per_cpu: devices * cpus}
+    """Return the MiB of memory per node that are requested; `cpus` are those of the node."""
+    known = {c.mem: 1, c.mem_per_gpu: devices, c.mem_per_cpu: cpus}
     return next((units.megabytes(size) * count for size, count in known.items() if size is not None), None)
 
 
@@ -342,8 +365,8 @@ def count_gpus(job: Job) -> int:
 
 
 def count_jobs(job: Job) -> int:
-    """Return the number of members of an array, or of links of a chain."""
-    return job.cluster.chain if job.members is None else len(job.members)
+    """Return the number of jobs of an array, or of links of a chain."""
+    return job.cluster.chain if job.members is None else len(job.array)
 
 
 def describe_gpu_hours(job: Job) -> str:

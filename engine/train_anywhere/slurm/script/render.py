@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -130,7 +131,8 @@ def _render(job: Job) -> str:
         make_environment()
         .get_template(f"{c.scheduler}.sh.j2")
         .render(
-            job=job,
+            # outlines of projects list the numbers of the array as the members of a job
+            job=replace(job, members=job.members and job.array),
             c=c,
             login=bool(c.modules or c.conda),  # only login shells have `module` and `conda`
             log=log_path(job),
@@ -160,6 +162,8 @@ def job_options(job: Job) -> str:
         "--requeue": c.requeue and c.scheduler == "slurm",
         "--exclude": c.exclude,
         "--array": job.members is not None,
+        "--members": job.pack if job.pack > 1 else None,
+        "--last": job.members[-1] if job.members and job.pack > 1 else None,
         "--signal-seconds": c.signal_seconds if c.scheduler == "slurm" else None,
     }
     return "".join(f" {words}" for words in _options(options))
@@ -172,7 +176,7 @@ def ranks_options(job: Job) -> str:
         "--launch": job.launch if job.launch != "srun" else None,
         "--ranks": job.ranks[0] if job.even and job.ranks[0] > 1 else None,
         "--uneven": None if job.even or c.scheduler == "pbs" else job.world_size,
-        "--cpus-per-task": job.cpus_per_task if job.elastic or not job.even else None,
+        "--cpus-per-task": job.cpus_per_task if job.elastic or not job.even or job.pack > 1 else None,
         "--gpus": sum(job.devices) if job.gpus and not job.even and c.gpu_request != "none" else None,
         "--fewest": job.fewest if job.elastic else None,
         "--counts": ranges(job.counts) if job.elastic and len(job.counts) <= job.nodes - job.fewest else None,

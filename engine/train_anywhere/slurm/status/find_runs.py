@@ -187,13 +187,21 @@ def with_unrecorded_jobs(runs: Sequence[RunEntry], wait: bool = False) -> list[R
 
 
 def _with_new_jobs(run: RunEntry, jobs: Mapping[str, Mapping[str, str]]) -> RunEntry:
-    ending = "" if run.member is None else f"_{run.member}"
+    ending = "" if run.member is None else f"_{array_task(run)}"
     logs = (re.match(r"(?:slurm|pbs)-(\d+)\b.*out$", name) for name in sorted(os.listdir(run.folder.path)))
     queued = [i for i in jobs.get(os.path.realpath(str(run.script)), {}) if i.endswith(ending)]
     found = dict.fromkeys([*(log[1] + ending for log in logs if log), *queued])
     new = [i for i in found if _number(i) not in map(_number, run.job_ids)]
     gone = run.scheduler == "slurm" and _record_age(run) > FORGOTTEN_S
     return dataclasses.replace(run, job_ids=(*run.job_ids, *new), unclear=not (new or gone))
+
+
+def array_task(run: RunEntry) -> int:
+    """Return the number in the array that runs a member of a sweep: that of the first member in its job."""
+    member, text = run.member or 0, run.script.read_text(errors="replace") if run.script else ""
+    found = re.search(r"(?s)^#SBATCH --array=(\d+).* --members=(\d+)", text, re.MULTILINE)
+    first, pack = map(int, found.groups()) if found else (0, 1)
+    return member - (member - first) % pack
 
 
 def _may_arrive(run: RunEntry) -> bool:
@@ -235,9 +243,11 @@ def read_state(run: RunEntry, known: queue.JobStates) -> tuple[str, dict[str, An
     Raises CheckpointError: run.json is damaged.
     """
     info = run.folder.read_info()
-    if alive := [*known.active(run.job_ids).values()]:
-        return ("running" if "RUNNING" in alive else alive[0].lower()), info
     word = str(info.get("state", "lost"))
+    # the job of a member that has ended may run others
+    ended = bool(info.get("pack")) and word in ("completed", "failed", "cancelled")
+    if not ended and (alive := [*known.active(run.job_ids).values()]):
+        return ("running" if "RUNNING" in alive else alive[0].lower()), info
     newest = [*known.select(run.job_ids[-1:]).values()]
     # a rank can't tell a cancellation from a preemption
     if word == "preempted" and newest[-1:] == ["CANCELLED"]:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from train_anywhere import features
-from train_anywhere.config.command.members import Tree, load_members, refuse_mixed_members
+from train_anywhere.config.command.members import Tree, load_members, refuse_alone, refuse_mixed_members
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed import programs
 from train_anywhere.errors import ConfigError, SchedulerError, SubmitError, listed
@@ -50,7 +50,7 @@ def slurm_conf_problems(job: Job) -> Iterator[str]:
         return
     conf = dict(re.findall(r"^(\w+) *= (.*?) *$", shown, re.MULTILINE))
     limit, select = conf.get("MaxArraySize", ""), conf.get("SelectType", "")
-    if job.members and limit.isdecimal() and max(job.members) >= int(limit):
+    if job.members and limit.isdecimal() and max(job.array) >= int(limit):
         yield (
             f"the sweep has {len(job.members)} members, but an array of this cluster can have at most {limit} (MaxArraySize of `scontrol "
             f"show config`); submit it in parts, each with -m and at most {limit} members."
@@ -87,6 +87,8 @@ def start(
     run = open_run(trees[0]["resume"]) if trees[0]["resume"] and len(trees) == 1 else None
     here, jobs = current_allocation(), list[Job]()
     numbers = range(first, first + len(trees)) if len(trees) > 1 or trees[0].get("study") else None
+    if numbers is None and run is None:
+        refuse_alone(trees[0])
     trees = [merge_resumed(trees[0], run, overrides[0])] if run else trees
     shown = bool(trees[0]["dry_run"])  # a dry run shows the job, then refuses what a submission refuses
     check = partial(refusals, run=run, members=numbers, here=here, data_problems=data_problems, jobs=jobs)

@@ -16,7 +16,7 @@ from train_anywhere.runs.summary import resume_command
 from train_anywhere.slurm.rules.local_rules import is_lost
 from train_anywhere.slurm.script.clean_environment import print_notes
 from train_anywhere.slurm.script.render import ranges
-from train_anywhere.slurm.status import local_runs
+from train_anywhere.slurm.status import find_runs, local_runs
 from train_anywhere.slurm.status.dependency import find_dependency
 from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.submission.rollback import Submission
@@ -49,15 +49,16 @@ def resubmit(runs: Sequence[RunEntry], results: Path, trust: bool) -> str:
     refuse_foreign_script(script, trust)
     followed = find_dependency(runs[0].folder.read_info().get("after"), kind, results)
     folders = [r.folder for r in runs]
-    members = [r.member for r in runs if r.member is not None]
+    tasks = [find_runs.array_task(r) for r in runs if r.member is not None]
     with Submission(results, folders) as submission:
         for run in folders:
             run.update(state="queued", submission=None)
         submission.mark_written()
         links, ok = _cluster_key(folders[0], "chain", 1), followed.jobs if followed else ()
         limit = re.search(r"(?m)^#(?:SBATCH --array=|PBS -J ).*(%\d+)$", script.read_text(errors="replace"))
-        array = ranges(members) + (limit[1] if limit and len(members) > 1 else "") if members else None
-        jobs = submit_recorded(kind, script, links, folders, members or None, array, ok)
+        numbers = sorted({*tasks})
+        array = ranges(numbers) + (limit[1] if limit and len(numbers) > 1 else "") if numbers else None
+        jobs = submit_recorded(kind, script, links, folders, tasks or None, array, ok)
     print_notes(script)
     return " -> ".join(jobs)
 

@@ -30,7 +30,7 @@ from train_anywhere.slurm.scheduler import client
 from train_anywhere.slurm.scheduler.client import submit_chain
 from train_anywhere.slurm.scheduler.queue import QueuePoller
 from train_anywhere.slurm.script import clean_environment, render, units
-from train_anywhere.slurm.script.job import Job, describe_gpu_hours, gpu_hours
+from train_anywhere.slurm.script.job import Job, count_gpus, describe_gpu_hours, gpu_hours
 from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.status.best import sweep_result
 from train_anywhere.slurm.status.dependency import Dependency
@@ -55,7 +55,8 @@ def submit(
         script = Path(job.code).parent / client.SCRIPT[kind]
         remember_runs(script, runs, members)
         ok = followed.jobs if followed else ()
-        job_ids = submit_recorded(kind, script, job.cluster.chain, runs, job.members, ok=ok)
+        tasks = [job.array[n // job.pack] for n, _ in enumerate(job.members or ())]
+        job_ids = submit_recorded(kind, script, job.cluster.chain, runs, tasks, ok=ok)
     # Slurm's names of parts: `%%` is a percent sign of the folder
     log = re.sub("%([%jA])", lambda part: "%" if part[1] == "%" else job_ids[0], render.log_path(job))
     notes = [
@@ -140,6 +141,8 @@ def write_run(
         cluster=job.cluster.name,
         nodes=job.nodes,
         world_size=job.world_size,
+        **({"pack": job.pack} if job.pack > 1 else {}),
+        gpus=count_gpus(job) / job.pack if job.gpus else 0,
         **({"commit": code_snapshot.commit, "dirty": code_snapshot.dirty} if code_snapshot else {}),
         submitted=now(),
         submission=None,
@@ -160,7 +163,7 @@ def remember_runs(script: Path, runs: Sequence[RunDir], members: Sequence[Member
 
 
 def record_job(runs: Sequence[RunDir], members: Sequence[int] | None, job_id: str) -> None:
-    """Write a job id to jobs.txt in place of `UNCLEAR`, or remove that entry if it is "".
+    """Write a job id to jobs.txt in place of `UNCLEAR`, or remove that entry if it is "". `members` are numbers of the array.
 
     The ids are not in run.json, which only rank 0 writes as soon as the job may run.
     """
@@ -247,7 +250,7 @@ def format_job(job: Job) -> str:
         if job.gpus
         else "none (trainer.accelerator=cpu)",
         "tasks": f"{job.tasks} ({job.launch})",
-        "CPUs": f"{job.cpus_per_task} per rank, {job.cpus_per_task * max(job.ranks)} per node",
+        "CPUs": f"{job.cpus_per_task} per rank, {job.cpus_per_node} per node",
         "memory": _memory(job.mem),
         "time": "the scheduler's default" if job.time is None else limit,
         "framework": job.framework,
@@ -263,7 +266,8 @@ def format_job(job: Job) -> str:
         rows["container"] = f"{job.container.name} {job.container.image}"
     if job.members is not None:
         throttle = f", {job.cluster.max_running} at once" if job.cluster.max_running else ""
-        rows["array"] = f"{len(job.members)} members{throttle}"
+        packed = f", {job.pack} in each of {len(job.array)} jobs" if job.pack > 1 else ""
+        rows["array"] = f"{len(job.members)} members{packed}{throttle}"
     if job.cluster.chain > 1:
         rows["chain"] = f"{job.cluster.chain} jobs in a row"
     if hours := describe_gpu_hours(job):
@@ -305,7 +309,8 @@ def format_submission(
     folder = f"{job.run}-*" if many else display_path(runs[0])
     name, results = runs[0].name.rpartition("-")[0] if many else runs[0].name, runs[0].parent.parent
     nodes = f"{job.nodes} node{'s' if job.nodes > 1 else ''}, {job.world_size} rank{'s' if job.world_size > 1 else ''}"
-    array = f", an array of {len(runs)}" if many else ""
+    array = f", an array of {len(job.array)}" if many else ""
+    array += f" for {len(runs)} members" if job.pack > 1 else ""
     rows = {
         f"Submitted job {' -> '.join(job_ids)}": f"to {job.cluster.name}: {nodes}{array}",
         "Run folder": folder if many else shlex.quote(folder),

@@ -1,4 +1,4 @@
-"""Run a trial on this machine: `python -m train_anywhere.search.local_trial RUN`."""
+"""Run one of several runs of this machine at a time: `python -m train_anywhere.launch.local_member RUN`."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ from train_anywhere.runs.reopen.frozen import load_frozen
 
 
 def main(path: str) -> int:
-    """Take the values of the trial, run it, and return its exit code."""
+    """Run it, a trial with the values that Optuna proposes, and return its exit code."""
     follow_parent()
     run = RunDir(Path(path))
     config = load_frozen(run)
