@@ -65,12 +65,8 @@ def without(
     folders = sorted(p for p in changed if changed.isdisjoint(p.parents))
     hidden = [str(p) for p in horovod() if "horovod" in tools] + programs(packages(tools))
     words = [
-        str(scratch / "layers"),
-        "\n".join(map(str, folders)),
-        "\n".join(hidden),
-        str(NOBODY * plain),
-        str(ROOT),
-    ]
+        str(scratch / "layers"), "\n".join(map(str, folders)), "\n".join(hidden), str(NOBODY * plain), str(ROOT),
+    ]  # fmt: skip
     env = {k: v for k, v in os.environ.items() if k != "CI" and not k.startswith(("PYTEST_", "XDG_"))}
     env |= {"HOME": str(scratch / "home"), "TMPDIR": str(scratch / "tmp"), "PYTHONDONTWRITEBYTECODE": "1"}
     return confined(scratch, ["bash", "-c", HIDE, "without", *words, *command], env, timeout)

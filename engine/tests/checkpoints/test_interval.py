@@ -140,12 +140,8 @@ def test_what_is_no_number_is_never_best(mode: str, odd: float) -> None:
 
 def test_every_nth_epoch_at_its_end_only() -> None:
     ones = [
-        saved(5, epoch=0),
-        saved(10, epoch=2),
-        saved(12, epoch=2, batch=3),
-        saved(20, epoch=4),
-        saved(25, epoch=5),
-    ]
+        saved(5, epoch=0), saved(10, epoch=2), saved(12, epoch=2, batch=3), saved(20, epoch=4), saved(25, epoch=5),
+    ]  # fmt: skip
     assert kept(Retention("max", 1, 2), *ones) == [10, 20, 25]
 
 

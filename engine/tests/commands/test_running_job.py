@@ -30,11 +30,8 @@ RANKS = {
 def start(results: Path, *words: str) -> "subprocess.Popen[str]":
     """Start a training that ends only when it is stopped, and wait until it trains."""
     size = (
-        "model=mlp",
-        "trainer.max_epochs=1000000",
-        "monitor.tensorboard=false",
-        f"paths.results={results}",
-    )
+        "model=mlp", "trainer.max_epochs=1000000", "monitor.tensorboard=false", f"paths.results={results}",
+    )  # fmt: skip
     command = [sys.executable, str(ROOT / "src/train.py"), *size, *NO_OTHER, *words]
     pipe = subprocess.PIPE
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}

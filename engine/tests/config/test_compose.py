@@ -43,19 +43,10 @@ def test_values_mean_what_the_shell_hands_over() -> None:
 @pytest.mark.parametrize(
     "note",
     [
-        "a, b",
-        "[draft] {x: 1}",
-        "true",
-        "5",
-        'it\'s "new"',
-        "two\nlines",
-        "🎉 مرحبا",
-        "x" * 10_000,
-        "a\\",
-        "#1: 5 %",
+        "a, b", "[draft] {x: 1}", "true", "5", 'it\'s "new"', "two\nlines", "🎉 مرحبا", "x" * 10_000, "a\\", "#1: 5 %",
         "${lr} of $HOME, ${oc.env:HOME}",
     ],
-)
+)  # fmt: skip
 def test_a_note_is_any_text(note: str) -> None:
     config = load(compose([quote_value(f"note={note}")]))
     assert config.note == note and load(to_tree(config)).note == note

@@ -117,12 +117,9 @@ def test_odd_streams(tmp_path: Path, redirection: str, code: int, says: str) -> 
 @pytest.mark.parametrize(
     "command",
     [
-        f"{ROOT}/src/train.py dry_run=true",
-        f"{ROOT}/src/run.py resume=x",
-        f"{ROOT}/src/run.py -- x.py",
-        f"{ROOT}/src/evaluate.py x",
+        f"{ROOT}/src/train.py dry_run=true", f"{ROOT}/src/run.py resume=x", f"{ROOT}/src/run.py -- x.py", f"{ROOT}/src/evaluate.py x",
     ],
-)
+)  # fmt: skip
 def test_a_current_folder_that_was_deleted(tmp_path: Path, command: str) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -193,12 +193,8 @@ def test_texts_are_read_from_a_copy_of_their_tokens(
     make_config: Callable[..., Config], tmp_path: Path, disk: Path
 ) -> None:
     words = [
-        "data=text",
-        "task=language_model",
-        "model=gpt",
-        f"data.cache={tmp_path}/cache",
-        "data.stage=true",
-    ]
+        "data=text", "task=language_model", "model=gpt", f"data.cache={tmp_path}/cache", "data.stage=true",
+    ]  # fmt: skip
     config = make_config(*words, f"cluster.local_disk={disk}")
     splits = open_splits(config.data, "lightning", 0, make_stager(config.cluster.local_disk))
     plain = open_splits(config.data, "lightning", 0)

@@ -101,16 +101,8 @@ def options() -> str:
     plain = keys()
     lines = [f"{key}: {value}" for key, value in plain.items()]
     names = (
-        "task",
-        "data",
-        "model",
-        "optimizer",
-        "schedule",
-        "strategy",
-        "callbacks",
-        "loggers",
-        "container",
-    )
+        "task", "data", "model", "optimizer", "schedule", "strategy", "callbacks", "loggers", "container",
+    )  # fmt: skip
     choices = [f"{group}={choice}" for group in names for choice in list_groups().get(group, ())]
     presets = sorted({words.split()[0] for words in CASES.values()})
     for choice in [*choices, *presets]:

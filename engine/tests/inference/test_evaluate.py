@@ -155,12 +155,8 @@ def never_called(*arguments: object, **named: object) -> None:
 LIT, KERAS = "engine.tests.training.lightning.strangers", "engine.tests.training.keras.strangers"
 DROP_IN = {
     "lightning": (f"task._target_={LIT}.Plain", f"data._target_={LIT}.rows", "checkpoint.monitor=val_loss"),
-    "keras": (
-        f"task._target_={KERAS}.OwnStep",
-        f"data._target_={KERAS}.open_rows",
-        "checkpoint.monitor=val/loss",
-    ),
-}
+    "keras": (f"task._target_={KERAS}.OwnStep", f"data._target_={KERAS}.open_rows", "checkpoint.monitor=val/loss"),
+}  # fmt: skip
 
 
 @BOTH

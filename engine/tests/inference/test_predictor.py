@@ -34,12 +34,8 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def runs(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDir]:
     data = (
-        "data=imagefolder",
-        f"data.dir={pictures}",
-        "data.val_fraction=0.2",
-        "data.test_fraction=0.2",
-        "data.image_size=16",
-    )
+        "data=imagefolder", f"data.dir={pictures}", "data.val_fraction=0.2", "data.test_fraction=0.2", "data.image_size=16",
+    )  # fmt: skip
     sizes = (
         "data.batch_size=12", "data.workers=0", "model=mlp", "model.hidden=[16]", "trainer.max_epochs=12",
     )  # fmt: skip

@@ -43,11 +43,8 @@ class Spoiler(pl.Callback):
     def look(self) -> None:
         """Report what is global."""
         seen = (
-            torch.get_default_dtype(),
-            os.environ.get("SPOILED"),
-            os.getcwd() == "/",
-            "spoiled" in sys.modules,
-        )
+            torch.get_default_dtype(), os.environ.get("SPOILED"), os.getcwd() == "/", "spoiled" in sys.modules,
+        )  # fmt: skip
         print(f"seen: {seen}", flush=True)
 
     def wait(self) -> None:

@@ -85,11 +85,8 @@ def test_a_rank_that_all_others_wait_for(framework: str, train: Train, tmp_path:
     module, hook = HOOKS[framework]
     (tmp_path / "late.py").write_text(LATE.format(module=module, hook=hook, sleep=SLEEP_S))
     words = [
-        f"framework={framework}",
-        f"strategy={AUTO_STRATEGIES[framework][1]}",
-        "trainer.devices=3",
-        "callbacks.late._target_=late.Late",
-    ]
+        f"framework={framework}", f"strategy={AUTO_STRATEGIES[framework][1]}", "trainer.devices=3", "callbacks.late._target_=late.Late",
+    ]  # fmt: skip
     done = train(*SMALL, *words, f"paths.results={tmp_path}", env={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 0, done.stderr
     (sentence,) = [s for s in said(tmp_path) if "each other" in s]

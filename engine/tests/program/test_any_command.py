@@ -207,12 +207,8 @@ def test_a_terminal_is_kept(tmp_path: Path) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         command = [
-            sys.executable,
-            str(ROOT / "src/run.py"),
-            f"paths.results={tmp_path / 'results'}",
-            "--",
-            str(SHOW),
-        ]
+            sys.executable, str(ROOT / "src/run.py"), f"paths.results={tmp_path / 'results'}", "--", str(SHOW),
+        ]  # fmt: skip
         os.execv(sys.executable, command)
     try:
         while os.read(terminal, 2**16):

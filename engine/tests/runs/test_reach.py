@@ -96,29 +96,11 @@ def test_what_reaches_out_of_a_foreign_run_is_shown_and_refused(make_run: Make, 
 
 
 HARMLESS = {
-    *(
-        "name",
-        "note",
-        "resume",
-        "after",
-        "written",
-        "paths.results",
-        "paths.data",
-        "checkpoint.monitor",
-        "strategy.blocks",
-        "program.metrics",
-        "study",
-    ),
-    *(
-        "trainer.nodes",
-        "trainer.total_devices",
-        "trainer.max_time",
-        "trainer.early_stopping.monitor",
-        "trainer.profiler",
-    ),
-    "trainer.extra",  # its arguments are judged one by one
-}
-"""Keys with free strings that neither run nor connect. Any other string may be a command."""
+    "name", "note", "resume", "after", "written", "paths.results", "paths.data", "checkpoint.monitor", "strategy.blocks",
+    "program.metrics", "study", "trainer.nodes", "trainer.total_devices", "trainer.max_time", "trainer.early_stopping.monitor",
+    "trainer.profiler", "trainer.extra",
+}  # fmt: skip
+"""Keys with free strings that neither run nor connect. Arguments of trainer.extra are judged one by one. Any other may be a command."""
 
 
 def keys_of_text(section: type, prefix: str = "") -> Iterator[str]:

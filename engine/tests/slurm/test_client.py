@@ -257,13 +257,8 @@ def test_a_member_whose_script_is_gone_goes_back_to_the_queue_alone(
     monkeypatch.setenv("PATH", f"{shared_dir}:{testbed.env()['PATH']}")
     (shared_dir / "a.sh").write_text("#!/bin/bash\nsleep 300\n")
     submitted = [
-        "sbatch",
-        "--parsable",
-        "--requeue",
-        "--array=0-1",
-        "--output=/dev/null",
-        f"{shared_dir}/a.sh",
-    ]
+        "sbatch", "--parsable", "--requeue", "--array=0-1", "--output=/dev/null", f"{shared_dir}/a.sh",
+    ]  # fmt: skip
     array = testbed.run(submitted).stdout.strip()
 
     def states() -> dict[str, str]:

@@ -233,11 +233,8 @@ def test_ctrl_c_while_sbatch_runs(fakes: Fakes, again: bool) -> None:
     """Sbatch may end, and its job is cancelled. A second Ctrl-C ends it, and the folder stays."""
     fakes("sbatch", f"sleep {60 if again else 2}; echo 4001\\|PENDING >>{fakes.queue}; echo 4001")
     command = [
-        sys.executable,
-        str(ROOT / "src" / "train.py"),
-        "cluster=slurm",
-        f"paths.results={fakes.results}",
-    ]
+        sys.executable, str(ROOT / "src" / "train.py"), "cluster=slurm", f"paths.results={fakes.results}",
+    ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         wait_until(lambda: fakes.asked("sbatch"))

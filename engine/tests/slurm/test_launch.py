@@ -252,13 +252,8 @@ def test_two_submissions_in_the_same_second_do_not_share_a_folder(
 
 def test_a_submission_loads_no_framework(sbatch: Path, results: Path) -> None:
     command = [
-        sys.executable,
-        "-X",
-        "importtime",
-        str(ROOT / "src" / "train.py"),
-        "cluster=slurm",
-        f"paths.results={results}",
-    ]
+        sys.executable, "-X", "importtime", str(ROOT / "src" / "train.py"), "cluster=slurm", f"paths.results={results}",
+    ]  # fmt: skip
     environ = {**os.environ, "PATH": f"{sbatch}:{os.environ['PATH']}"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     assert "Submitted job 1234" in done.stdout

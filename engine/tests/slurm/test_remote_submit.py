@@ -62,12 +62,8 @@ def test_a_new_cluster_is_described_from_the_laptop(reached: tuple[Laptop, Site]
     file = laptop.project / "configs" / "hosts" / "fresh.yaml"
     file.write_text((file.parent / "site.yaml").read_text().replace("cluster: 'slurm'", "cluster: fresh"))
     command = [
-        sys.executable,
-        str(laptop.project / "slurm" / "new_cluster.py"),
-        "fresh",
-        "--on",
-        "site-login",
-    ]
+        sys.executable, str(laptop.project / "slurm" / "new_cluster.py"), "fresh", "--on", "site-login",
+    ]  # fmt: skip
     done = subprocess.run(command, env=laptop.environ, cwd=laptop.project, capture_output=True, text=True)
     assert done.returncode == 0 and "making" in done.stderr, done.stdout + done.stderr
     assert "partition: main" in (laptop.project / "configs" / "cluster" / "fresh.yaml").read_text()

@@ -230,15 +230,8 @@ def listener(login: Login, port: int) -> subprocess.Popen[str]:
     """Another program on node1."""
     code = f"import socket, time; s = socket.create_server(('', {port})); print('up', flush=True); time.sleep(600)"
     command = [
-        sys.executable,
-        str(ROOT / "slurm" / "testbed.py"),
-        "run",
-        "--dir",
-        str(login.testbed.dir),
-        "--node",
-        "node1",
-        "--",
-    ]
+        sys.executable, str(ROOT / "slurm" / "testbed.py"), "run", "--dir", str(login.testbed.dir), "--node", "node1", "--",
+    ]  # fmt: skip
     there = subprocess.Popen(
         [*command, sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=login.root
     )

@@ -156,19 +156,9 @@ def test_without_git_all_but_data_and_hidden_folders(project: Path) -> None:
 
 
 KEYS = [
-    *(
-        ".env",
-        ".env.local",
-        "src/server.PEM",
-        "a.key",
-        "id_rsa",
-        "id_ed25519.pub",
-        ".netrc",
-        "credentials.json",
-        "k.kdbx",
-    ),
-    *(".ssh/config", ".aws/config"),
-]
+    ".env", ".env.local", "src/server.PEM", "a.key", "id_rsa", "id_ed25519.pub", ".netrc", "credentials.json", "k.kdbx",
+    ".ssh/config", ".aws/config",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("under_git", [True, False])

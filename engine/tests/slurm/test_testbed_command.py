@@ -107,16 +107,9 @@ def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
 
 def test_without_root_it_says_so(tmp_path: Path) -> None:
     words = [
-        "runuser",
-        "-u",
-        "nobody",
-        "--",
-        "env",
-        f"PYTHONPATH={REPOSITORY}:{REPOSITORY}/engine",
-        f"TRAIN_ROOT={REPOSITORY}",
-        "python3",
+        "runuser", "-u", "nobody", "--", "env", f"PYTHONPATH={REPOSITORY}:{REPOSITORY}/engine", f"TRAIN_ROOT={REPOSITORY}", "python3",
         "-c",
-    ]
+    ]  # fmt: skip
     code = "from tools.testbed.testbed_config import describe_missing; print(describe_missing())"
     done = subprocess.run([*words, code], capture_output=True, text=True, cwd="/")
     assert "needs root" in done.stdout, done.stderr

@@ -118,11 +118,8 @@ def test_ranks_end_at_the_same_step(
 ) -> None:
     """The ranks notice the time and validate together, or they would wait for each other."""
     words = (
-        f"strategy={strategy}",
-        "trainer.devices=2",
-        "trainer.accelerator=cpu",
-        "trainer.num_sanity_val_steps=1",
-    )
+        f"strategy={strategy}", "trainer.devices=2", "trainer.accelerator=cpu", "trainer.num_sanity_val_steps=1",
+    )  # fmt: skip
     words = (*words, "trainer.val_check_interval=3", "trainer.check_val_every_n_epoch=null")
     words = (*words, "trainer.max_epochs=99999", "trainer.log_every_n_steps=2", "schedule=constant")
     folder, _ = run(framework, *words, "trainer.max_time=00:00:00:08")

@@ -107,20 +107,11 @@ def test_the_state_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "[]",
-        "{}",
-        "[" * 100_000,
-        json.dumps(REST | {"devices": 0}),
-        json.dumps(REST | {"devices": "2"}),
-        json.dumps(REST | {"bad": -1}),
-        json.dumps(REST | {"pending": 1}),
-        json.dumps(REST | {"preempted": True}),
-        json.dumps(REST | {"flags": [1]}),
-        json.dumps(REST | {"callbacks": []}),
-        json.dumps(REST | {"lora": "base"}),
+        "", "[]", "{}", "[" * 100_000, json.dumps(REST | {"devices": 0}), json.dumps(REST | {"devices": "2"}),
+        json.dumps(REST | {"bad": -1}), json.dumps(REST | {"pending": 1}), json.dumps(REST | {"preempted": True}),
+        json.dumps(REST | {"flags": [1]}), json.dumps(REST | {"callbacks": []}), json.dumps(REST | {"lora": "base"}),
     ],
-)
+)  # fmt: skip
 def test_a_state_of_anything_else_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "state.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"state\.json"):

@@ -378,11 +378,8 @@ def test_what_a_step_returns_is_reported_as_evaluate_does(make_run: Make, name: 
 
     val = strangers.open_endpoint()[1] if data == "open_endpoint" else None
     words = (
-        task(name),
-        f"data._target_={HERE}.{data}",
-        "trainer.max_epochs=1",
-        "trainer.num_sanity_val_steps=0",
-    )
+        task(name), f"data._target_={HERE}.{data}", "trainer.max_epochs=1", "trainer.num_sanity_val_steps=0",
+    )  # fmt: skip
     outcome, _ = trained(make_run, *words)
     model = getattr(strangers, name)()
     if name != "endpoint":

@@ -96,11 +96,8 @@ def test_what_can_not_be_right_on_two_devices(train, overrides, says: str, tmp_p
 @pytest.mark.slow
 def test_a_masked_loss_on_two_devices_is_noted(train, tmp_path: Path) -> None:
     options = (
-        task("masked"),
-        f"data._target_={HERE}.open_tokens",
-        "trainer.max_epochs=1",
-        f"paths.results={tmp_path}",
-    )
+        task("masked"), f"data._target_={HERE}.open_tokens", "trainer.max_epochs=1", f"paths.results={tmp_path}",
+    )  # fmt: skip
     for devices, noted in ((1, False), (2, True)):
         done = train(*BASE, *options, "strategy=mirrored", f"trainer.devices={devices}")
         assert done.returncode == 0, done.stderr

@@ -15,16 +15,9 @@ from .conftest import Fit, assert_resumes
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 WORDS = (
-    "data=friedman",
-    "model=mlp",
-    "model.hidden=[16]",
-    "model.dropout=0.2",
-    f"task._target_={__name__}.Table",
-    "data.batch_size=96",
-    "trainer.max_epochs=2",
-    "trainer.limit_train_batches=8",
-    "trainer.accelerator=cpu",
-)
+    "data=friedman", "model=mlp", "model.hidden=[16]", "model.dropout=0.2", f"task._target_={__name__}.Table", "data.batch_size=96",
+    "trainer.max_epochs=2", "trainer.limit_train_batches=8", "trainer.accelerator=cpu",
+)  # fmt: skip
 
 
 class Table(tasks.Task):

@@ -15,13 +15,9 @@ from .conftest import Fit
 MakeRun = Callable[..., tuple[Config, RunDir]]
 HERE = "engine.tests.training.lightning.ending_strangers"
 SHORT = (
-    f"task._target_={HERE}.Learns",
-    "data.batch_size=8",
-    "trainer.max_epochs=2",
-    "monitor.progress=plain",
-    "trainer.accelerator=cpu",
+    f"task._target_={HERE}.Learns", "data.batch_size=8", "trainer.max_epochs=2", "monitor.progress=plain", "trainer.accelerator=cpu",
     "trainer.limit_val_batches=0",
-)
+)  # fmt: skip
 SKIPPED = "batches were skipped (training_step or the loader returned None)"
 NOTES = {
     "skips all": f"nothing was trained: all 8 {SKIPPED}",

@@ -9,15 +9,9 @@ from .test_dropin_ranks import train_runs
 
 HERE = "engine.tests.training.lightning.uneven_strangers"
 WORDS = (
-    f"data._target_={HERE}.numbers",
-    "strategy=ddp",
-    "trainer.devices=2",
-    "data.batch_size=10",
-    "trainer.max_epochs=1",
-    "trainer.log_every_n_steps=1",
-    "checkpoint.monitor=val_sync",
-    "checkpoint.mode=min",
-)
+    f"data._target_={HERE}.numbers", "strategy=ddp", "trainer.devices=2", "data.batch_size=10", "trainer.max_epochs=1",
+    "trainer.log_every_n_steps=1", "checkpoint.monitor=val_sync", "checkpoint.mode=min",
+)  # fmt: skip
 MEAN = 88.0  # of the squares of 0..16
 
 

@@ -195,12 +195,8 @@ def test_several_loaders_need_a_step_that_takes_their_number(make_run: MakeRun, 
 @pytest.mark.parametrize("kind", ["none", "arrays", "loader", "sampler"])
 def test_a_bundled_task_validates_on_any_of_them(kind: str, make_run: MakeRun, fit: Fit) -> None:
     words = [
-        "task=regression",
-        "model=mlp",
-        "model.hidden=[8]",
-        f"data._target_={HERE}.tables",
-        f"data.kind={kind}",
-    ]
+        "task=regression", "model=mlp", "model.hidden=[8]", f"data._target_={HERE}.tables", f"data.kind={kind}",
+    ]  # fmt: skip
     outcome = fit(*make_run(*to_hydra_overrides([*words, *SHORT])))
     assert outcome.step == 2 * ROWS // 16 and outcome.checkpoint
     assert ("val/mae" in outcome.metrics) == (kind != "none")
