@@ -1,5 +1,6 @@
 import itertools
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,20 @@ def test_stopping_early_does_not_disturb_the_next_epoch() -> None:
         assert torch.equal(got[0], wanted[0])
 
 
+def test_processes_are_added_while_steps_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batches do not depend on their number."""
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "4")
+    loader = torch_loader(SlowRows(), BatchOrder(2, seed=1, train=True), workers="auto")
+    counts = []
+    for epoch in range(4):
+        loader.sampler.set_epoch(epoch)
+        counts.append(loader.num_workers)
+        plain = torch_loader(Rows(), BatchOrder(2, seed=1, train=True), start_epoch=epoch)
+        for (got,), (wanted,) in zip(loader, plain, strict=True):
+            assert torch.equal(got, wanted)
+    assert counts == [1, 2, 3, 3]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_damaged_picture_is_one_sentence_from_any_process(picture_dir: Path, workers: int) -> None:
     train = open_imagefolder(str(picture_dir), 16, 3, 0).train
@@ -101,6 +116,14 @@ class Rows:
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray]:
         self.reads += 1
+        return (indices,)
+
+
+class SlowRows(Rows):
+    """The same, 20 ms for each row."""
+
+    def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray]:
+        time.sleep(0.02 * len(indices))
         return (indices,)
 
 

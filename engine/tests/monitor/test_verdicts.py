@@ -25,7 +25,9 @@ def node(
 
 def facts(**fields: object) -> Facts:
     info = {"world_size": fields.pop("world_size", 4), "job_ids": ["7"]}
-    info |= {key: fields.pop(key, []) for key in ("attempts", "hosts")}
+    info |= {key: fields.pop(key, []) for key in ("attempts", "hosts")} | {
+        "own_workers": fields.pop("own_workers", None)
+    }
     return Facts(info=info, config={"data": {"workers": 2}}, **fields)  # type: ignore[arg-type]
 
 
@@ -74,7 +76,9 @@ SAID: dict[str, tuple[dict[str, object], list[str]]] = {
         {"nodes": (node("gpu33", [90, 90, 1, 90, 0], ranks=1),), "attempts": [{"devices": 4}], "world_size": 1},
         [NO_TASK, "GPU 2 on gpu33 was idle 100% of the time (mean use 1%)."],
     ),
-    "data": (seconds(step=100, data=40), ["training waited 40% of each step for data: raise data.workers (now 2)."]),
+    "data": (seconds(step=100, data=40), ["training waited 40% of the time for data: data.workers=4 (now 2)."]),
+    "data, few CPUs": (seconds(step=100, data=40) | {"nodes": (node("n", [90, 90], cpus=6),)}, ["its 3 CPUs per rank load as fast"]),
+    "data, own loader": (seconds(step=100, data=40) | {"own_workers": 0}, ["for data: num_workers=1 of your PyDataset"]),
     "too short to judge": (seconds(step=10, data=4), []),
     "others": (seconds(**LATE), ["ranks waited 60% of each step for the network and each other"]),
     "a slow rank": (seconds(**LATE) | {"watch": {"slow": [{"rank": 3, "factor": 1.5}]}}, ["rank 3 took 1.5 times"]),

@@ -99,9 +99,38 @@ def data_wait(facts: Facts) -> Iterator[str]:
     spent = step_time(facts.attempts)
     stepping = spent.whole - spent.checkpoint
     if stepping >= WARM_UP_S and spent.data / stepping > DATA_SHARE:
-        workers = facts.config.get("data", {}).get("workers")
-        now = f" (now {workers})" if workers is not None else ""
-        yield f"training waited {spent.data / stepping:.0%} of each step for data: raise data.workers{now}."
+        share = spent.data / stepping
+        yield f"training waited {share:.0%} of the time for data: {more_workers(facts, share)}."
+
+
+def more_workers(facts: Facts, share: float) -> str:
+    """Return what to type if steps wait for data for this share of the time.
+
+    With w loading processes they need w times a step for a batch, and a step without the wait takes 1 - `share` of it.
+    """
+    own, workers = facts.info.get("own_workers"), facts.config.get("data", {}).get("workers")
+    cpus = min((node.cpus // (node.ranks or 1) for node in facts.present if node.cpus), default=None)
+    most = cpus - 1 if cpus else 256
+    now = (
+        own
+        if isinstance(own, int)
+        else most
+        if workers == "auto"
+        else workers
+        if isinstance(workers, int)
+        else 0
+    )
+    needed = min(most, math.ceil((now or share) / max(1 - share, 0.01)))
+    if needed <= now:
+        return f"its {cpus} CPUs per rank load as fast as they can, cluster.cpus_per_task requests more"
+    if own is not None:
+        loader = (
+            "your DataLoader"
+            if facts.info.get("framework") == "lightning"
+            else "your PyDataset, or the map of your tf.data"
+        )
+        return f"num_workers={needed} of {loader} (now {now})"
+    return f"data.workers={needed} (now {now})"
 
 
 def communication_wait(facts: Facts) -> Iterator[str]:

@@ -156,9 +156,9 @@ def test_many_stops(make_run: MakeRun, fit: Fit) -> None:
     assert_equal(final_state(parts), final_state(whole))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.quick("0")
-def test_workers_change_nothing(workers: int, make_run: MakeRun, fit: Fit) -> None:
+@pytest.mark.parametrize("workers", ["0", "2", "auto"])
+@pytest.mark.quick("auto")
+def test_workers_change_nothing(workers: str, make_run: MakeRun, fit: Fit) -> None:
     """Loading in other processes gives the same weights, also from the middle of an epoch."""
     config, whole = make_run(*EVERYTHING)
     fit(config, whole)

@@ -21,7 +21,7 @@ from train_anywhere.errors import DataError
 
 
 def pipeline(
-    read: Callable[[int], Structure], spec: Structure, start: int, stop: int, workers: int
+    read: Callable[[int], Structure], spec: Structure, start: int, stop: int, workers: int | str
 ) -> tf.data.Dataset:
     """Return `read(n)` for each n from `start` to `stop` in order; without workers, several small batches are read in one call."""
     check = SpecCheck(spec, "data")
@@ -32,7 +32,8 @@ def pipeline(
     if workers == 0 and (most := group_size(spec)) > 1:
         batches = group_batches(one, spec, start, stop, most)
     else:
-        numbers, threads = tf.data.Dataset.range(start, stop), max(1, workers)
+        threads = tf.data.AUTOTUNE if isinstance(workers, str) else max(1, workers)
+        numbers = tf.data.Dataset.range(start, stop)
         batches = numbers.map(lambda n: tensors(one, n, spec), threads, deterministic=True).prefetch(2)
     return batches.with_options(ordered_options())
 

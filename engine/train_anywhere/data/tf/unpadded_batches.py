@@ -13,7 +13,13 @@ from train_anywhere.errors import DataError
 
 
 def training_batches(
-    dataset: DataSet, order: BatchOrder, *, workers: int, start_epoch: int, start_batch: int, per_epoch: int
+    dataset: DataSet,
+    order: BatchOrder,
+    *,
+    workers: int | str,
+    start_epoch: int,
+    start_batch: int,
+    per_epoch: int,
 ) -> tf.data.Dataset:
     """Return endless batches of a rank, all of the same size; an incomplete batch at the end of an epoch is left out.
 
@@ -33,7 +39,7 @@ def training_batches(
 
 
 def evaluation_batches(
-    dataset: DataSet, order: BatchOrder, *, workers: int, start: int, stop: int
+    dataset: DataSet, order: BatchOrder, *, workers: int | str, start: int, stop: int
 ) -> tf.data.Dataset:
     """Return a rank's part of the batches from `start` to `stop`, in the order of the data set; the last one may be smaller.
 

@@ -1,8 +1,10 @@
 """A data set as a PyTorch DataLoader of whole batches, in the order of `train_anywhere.data.order.assignment`."""
 
+import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import DataLoader, Dataset, SequentialSampler
@@ -82,15 +84,43 @@ class BatchLoader(DataLoader[Any]):
     """A DataLoader that raises the DataError of a worker, and without workers reads several small batches at a time."""
 
     dataset: Batches
+    most: int | None = None
+    """The most processes; None: their number does not change."""
 
     def __iter__(self) -> Any:
         """Iterate over the batches in order."""
         # only for whole batches: the samples of a map-style data set may depend on the time at which they are read
         reads_batches = self.num_workers == 0 and self.dataset.reader.reads_batches
-        for batch in read_ahead(super().__iter__()) if reads_batches else super().__iter__():
+        batches = read_ahead(super().__iter__()) if reads_batches else super().__iter__()
+        for batch in batches if self.most is None else self._adapt(batches, self.most):
             if isinstance(batch, DataError):
                 raise batch
             yield batch
+
+    def _adapt(self, batches: Iterator[Any], most: int) -> Iterator[Any]:
+        """Yield the batches of an epoch. If steps wait for more than `WAIT_SHARE` of it, the next epoch has one process more."""
+        waited, began = 0.0, time.perf_counter()
+        arrived = first = began
+        try:
+            for number, batch in enumerate(batches):
+                arrived = time.perf_counter()
+                first = first if number else arrived  # the processes have started
+                waited += arrived - began if number else 0.0
+                yield batch
+                began = time.perf_counter()
+        finally:
+            if waited > WAIT_SHARE * (arrived - first) and self.num_workers < most:
+                self.num_workers += 1
+
+
+WAIT_SHARE = 0.02
+"""Share of an epoch that steps may wait for data with `data.workers=auto`."""
+
+
+def count_cpus(ranks: int) -> int:
+    """Return the CPUs of this rank, one of several `ranks` of its node."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return int(os.environ.get("SLURM_CPUS_PER_TASK") or count // ranks)
 
 
 def _unchanged(batch: Any) -> Any:
@@ -98,22 +128,25 @@ def _unchanged(batch: Any) -> Any:
     return batch
 
 
-def torch_loader(batches: Batches, *, workers: int = 0) -> BatchLoader:
+def torch_loader(batches: Batches, *, workers: int | Literal["auto"] = 0, ranks: int = 1) -> BatchLoader:
     """Return a loader of a rank's batches; a Trainer needs `use_distributed_sampler=False`, since they are this rank's already.
 
-    `workers` is the number of reading processes, 0 for none.
+    `workers` is the number of reading processes, 0 for none, or auto: it grows up to the CPUs of the rank less one, for one of several
+    `ranks` of its node.
 
     Raises:
         DataError: the batch size does not fit the ranks or the data.
     """
     size = batches.size
     check_batch(len(batches.reader.dataset), size.batch_size, size.world_size, batches.train)
-    return BatchLoader(
+    loader = BatchLoader(
         batches,
         batch_size=None,
         collate_fn=_unchanged,
         sampler=EpochSampler(len(batches)),
-        num_workers=workers,
-        persistent_workers=workers > 0,
+        num_workers=1 if workers == "auto" else workers,
+        persistent_workers=workers not in ("auto", 0),
         pin_memory=torch.cuda.is_available(),
     )
+    loader.most = max(1, count_cpus(ranks) - 1) if workers == "auto" and batches.train else None
+    return loader

@@ -301,7 +301,11 @@ def print_header(setup: Setup, config: Config, progress: Progress, recorder: Run
     for line in header.lines(config, setup.plan):
         progress.note(line)
     if recorder:
-        recorder.record_facts(header.record(config, setup.plan))
+        own = [
+            getattr(place.loader, "num_workers", 0)
+            for place in setup.trainer.strategy.training_loaders.places
+        ]
+        recorder.record_facts(header.record(config, setup.plan) | {"own_workers": max(own, default=None)})
     rows = header.rows.get("validation")
     if rows and (uneven := uneven_rows_note("validation", rows, setup.trainer.world_size)):
         progress.note(uneven)
