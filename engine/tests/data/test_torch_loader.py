@@ -83,7 +83,8 @@ def test_processes_are_added_while_steps_wait(monkeypatch: pytest.MonkeyPatch) -
     for epoch in range(4):
         loader.sampler.set_epoch(epoch)
         counts.append(loader.num_workers)
-        plain = torch_loader(Rows(), BatchOrder(2, seed=1, train=True), start_epoch=epoch)
+        plain = torch_loader(Rows(), BatchOrder(2, seed=1, train=True))
+        plain.sampler.set_epoch(epoch)
         for (got,), (wanted,) in zip(loader, plain, strict=True):
             assert torch.equal(got, wanted)
     assert counts == [1, 2, 3, 3]

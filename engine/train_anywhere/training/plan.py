@@ -71,8 +71,13 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
         problems.append(uneven)
     if unmeasured := unmeasured_problem(t, val):
         problems.append(unmeasured)
+    parts, accumulate = count_parts(config), batches_per_step(config)
+    if parts > 1 and (
+        uneven := batch_size_problem(batch // parts, world_size, "ranks", "trainer.micro_batch")
+    ):
+        problems.append(uneven)
     train = limit_batches(train, t.overfit_batches or t.limit_train_batches, t.fast_dev_run)
-    accumulate = batches_per_step(t)
+    train *= 1 if t.fast_dev_run else parts
     if train < accumulate:
         problems.append(
             f"an epoch has {train} batches, fewer than trainer.accumulate_grad_batches={accumulate}, so no step would be "
@@ -91,7 +96,7 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
     total = min(epochs * steps, t.max_steps or epochs * steps)
     limit_val = t.limit_val_batches and (t.overfit_batches or t.limit_val_batches)
     return Plan(
-        batch_per_rank=batch // world_size,
+        batch_per_rank=batch // world_size // parts,
         train_batches=steps * accumulate,
         accumulate=accumulate,
         steps_per_epoch=steps,
@@ -120,7 +125,7 @@ def make_user_plan(config: Config, batches: float, validates: bool, tests: bool,
 
     `batches` of an epoch may be infinite; `batch` is the rows of one, if known. Raises ConfigError for early stopping without validation.
     """
-    t, accumulate = config.trainer, batches_per_step(config.trainer)
+    t, accumulate = config.trainer, batches_per_step(config)
     if problem := unmeasured_problem(t, validates):
         raise ConfigError(problem)
     train = int(min(batches, MAX_COUNT))
@@ -156,9 +161,31 @@ def uneven_rows_note(name: str, rows: int | None, ranks: int) -> str | None:
     return f"{rows} {name} rows on {ranks} ranks: {listed}; metrics are means over all rows, and all_gather joins the rows."
 
 
-def batches_per_step(trainer: Trainer) -> int:
+def count_parts(config: Config) -> int:
+    """Return the number of parts of `trainer.micro_batch` rows of a global batch."""
+    return max(1, config.data.batch_size // (config.trainer.micro_batch or config.data.batch_size))
+
+
+def batches_per_step(config: Config) -> int:
     """Return the number of batches whose gradients are accumulated for one optimizer step."""
-    return 1 if trainer.fast_dev_run else trainer.accumulate_grad_batches
+    t = config.trainer
+    return 1 if t.fast_dev_run else t.accumulate_grad_batches * count_parts(config)
+
+
+def refuse_parts(config: Config, kind: str) -> None:
+    """Raise ConfigError if `trainer.micro_batch` is set, for batches of a user's object."""
+    if count_parts(config) > 1:
+        raise ConfigError(
+            f"trainer.micro_batch={config.trainer.micro_batch} divides batches of rows that are read by index (__len__ and __getitem__), "
+            f"and those of a {kind} are its own: use smaller ones there, with trainer.accumulate_grad_batches."
+        )
+
+
+def batchnorm_notes(config: Config, state: Iterable[str]) -> list[str]:
+    """Return a line if batch normalization sees only the rows of a part. `state` names what a model updates in its forward pass."""
+    normalizes = count_parts(config) > 1 and any(n.endswith(("running_mean", "moving_mean")) for n in state)
+    line = f"batch normalization uses the {config.trainer.micro_batch} rows of trainer.micro_batch, so results differ from whole batches."
+    return [line] if normalizes else []
 
 
 def validation_due(trainer: Trainer, plan: Plan, epoch: int, batch: int, step: int) -> bool:

@@ -23,6 +23,7 @@ def test_an_out_of_memory_error_names_its_snapshot(
 
     monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", dump)
     run = RunDir(tmp_path)
+    (tmp_path / "config.yaml").write_text("data: {batch_size: 96}\ntrainer: {micro_batch: 48}\n")
     process = RankProcess(run, Topology(), Stop())
     save_memory_snapshot(process, ValueError("another"))
     assert not run.debug.exists()
@@ -30,6 +31,6 @@ def test_an_out_of_memory_error_names_its_snapshot(
     save_memory_snapshot(process, error)
     report_failure(run, Topology(), error)
     printed = " ".join(capsys.readouterr().err.split())
-    assert "CUDA out of memory" in printed
+    assert "CUDA out of memory" in printed and "Memory: trainer.micro_batch=24 computes" in printed
     assert ("-rank-0-memory.pickle, shown by https://pytorch.org/memory_viz" in printed) is not fails
     assert len([*run.debug.glob("*-rank-0-memory.pickle")]) == (not fails)

@@ -24,6 +24,7 @@ class BatchOrder:
         rank, world_size: select the rank's part of each batch.
         train: whether samples are shuffled and augmented; else they are in the order of the data set.
         blocks: the order of a data set that lies in shards; None: any order of all samples.
+        parts: number of batches that each global batch is divided into, one after the other.
     """
 
     batch_size: int
@@ -32,19 +33,21 @@ class BatchOrder:
     world_size: int = 1
     train: bool = False
     blocks: BlockOrder | None = None
+    parts: int = 1
 
     @property
     def batch_per_rank(self) -> int:
         """The number of rows of a batch on one rank."""
-        return self.batch_size // self.world_size
+        return self.batch_size // self.world_size // self.parts
 
     def full_batch(self, length: int, epoch: int, batch: int) -> np.ndarray:
         """Return this rank's samples of a batch that is not an incomplete last one: int64 [B/W]."""
-        part = self.batch_per_rank
-        start = batch * self.batch_size + self.rank * part
+        (batch, part), rows = divmod(batch, self.parts), self.batch_size // self.world_size
+        start = batch * self.batch_size + self.rank * rows
         if self.train and self.blocks and self.blocks.by_rank:
-            start = (self.rank * (length // self.batch_size) + batch) * part
-        return self.samples(length, epoch, start, start + part)
+            start = (self.rank * (length // self.batch_size) + batch) * rows
+        start += part * self.batch_per_rank
+        return self.samples(length, epoch, start, start + self.batch_per_rank)
 
     def samples(self, length: int, epoch: int, start: int, stop: int) -> np.ndarray:
         """Return the samples at the positions `start` to `stop` of the epoch, int64 [stop - start]."""
@@ -55,7 +58,10 @@ class BatchOrder:
         low, high = 0, length
         if self.blocks.by_rank:
             # the parts of all ranks lie one after the other, and after them the incomplete last batch
-            each, full = length // self.batch_size * self.batch_per_rank, length - length % self.batch_size
+            each, full = (
+                length // self.batch_size * self.batch_size // self.world_size,
+                length - length % self.batch_size,
+            )
             low = start // each * each if start < full else full
             high = low + each if start < full else length
         return self.blocks.rows(self.seed, epoch, start, stop, low, high)
@@ -89,7 +95,7 @@ class UnpaddedOrder:
         """
         whole, left = divmod(length, self.order.batch_size)
         if self.drop_last:
-            return whole
+            return whole * self.order.parts
         if length < self.order.world_size:
             raise DataError(
                 f"an evaluation of {length} rows can't be shared by {self.order.world_size} ranks; use {max(1, length)} or fewer, or turn "

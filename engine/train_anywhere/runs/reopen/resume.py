@@ -39,7 +39,7 @@ from train_anywhere.runs.summary import display_path, format_summary, train_comm
 
 FIXED_KEYS = (
     "framework", "seed", "task.", "model.", "optimizer.name", "optimizer._target_", "data.name", "data._target_", "data.batch_size",
-    "name", "init.", "paths.results",
+    "name", "init.", "paths.results", "trainer.micro_batch",
 )  # fmt: skip
 """Keys that a checkpoint depends on, so `resume=` can't change them; a trailing dot means the whole section."""
 

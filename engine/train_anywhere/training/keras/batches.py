@@ -20,7 +20,7 @@ from train_anywhere.data.tf.unpadded_batches import evaluation_batches, training
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.training.keras.checkpoint import Position
 from train_anywhere.training.keras.strategies.base import Strategy
-from train_anywhere.training.plan import Plan
+from train_anywhere.training.plan import Plan, count_parts, refuse_parts
 
 
 def stack_batches(batches: tf.data.Dataset, count: int) -> tf.data.Dataset:
@@ -110,7 +110,8 @@ class Loader:
         if isinstance(data, Stream):
             return self._own_rows(data.evaluation(1), split).element_spec
         assert data
-        rows = self.config.data.batch_size // self.strategy.replicas
+        parts = count_parts(self.config) if split == "train" else 1
+        rows = self.config.data.batch_size // self.strategy.replicas // parts
         return row_spec(data, rows, split == "train")
 
     def is_read_again(self, split: str) -> bool:
@@ -155,7 +156,9 @@ class Loader:
             size, seed = self.config.data.batch_size, self.config.seed
             batches = training_batches(
                 data,
-                BatchOrder(size, seed, rank, world_size, shuffle, blocks=block_order(data)),
+                BatchOrder(
+                    size, seed, rank, world_size, shuffle, block_order(data), count_parts(self.config)
+                ),
                 workers=self.config.data.workers,
                 start_epoch=position.epoch,
                 start_batch=position.batch,
@@ -197,6 +200,7 @@ class Loader:
         if ranks > 1:
             self._check_split(stream)
         if name == "train":
+            refuse_parts(self.config, type(data).__name__)
             shared = "" if ranks == 1 or self.own_split else ", the rows of each shared by the ranks"
             self.notes.append(
                 f"the {name} data is a {type(data).__name__}: its batches are used in the order and size it yields them{shared}, and a "

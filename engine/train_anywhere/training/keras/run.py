@@ -18,6 +18,7 @@ from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.recorded import describe_data
 from train_anywhere.data.tf.pipeline import plain_data_errors
+from train_anywhere.data.tf.streams import Stream
 from train_anywhere.distributed.layout import running_strategy
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
@@ -48,6 +49,7 @@ from train_anywhere.training.keras.strategies.choose import make_strategy
 from train_anywhere.training.order import State, Training, index_shards
 from train_anywhere.training.plan import (
     Plan,
+    batchnorm_notes,
     device_count_message,
     refuse_other_framework,
     resume_message,
@@ -171,9 +173,11 @@ class KerasTraining(Training):
             progress.note(line)
         if writes and recorder:
             known = describe_data(module.spec, module.facts)
-            recorder.record_facts(header.record(config, plan) | known)
+            own = {"own_workers": 0 if isinstance(self._loader.splits["train"], Stream) else None}
+            recorder.record_facts(header.record(config, plan) | known | own)
         callbacks = make_callbacks(config.callbacks, module, position, progress.report)
-        for note in module.notes:
+        names = (variable.name for variable in module.model.non_trainable_variables)
+        for note in [*module.notes, *batchnorm_notes(config, names)]:
             progress.note(note)
         events = checkpointer.events if checkpointer else None
         metrics = MetricsWriter(config, run, progress, position.step, events)

@@ -22,6 +22,7 @@ from train_anywhere.data.torch.user_loader import is_sharded, is_source, yields_
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.workers import WorkerInit
+from train_anywhere.training.plan import count_parts, refuse_parts
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ class Opener:
         if isinstance(split, DataSet) or is_map_style(split):
             return self._open_rows(split, name == "train")
         self._check_iterable(split, name)
+        if name == "train":
+            refuse_parts(self.config, type(split).__name__)
         ranks, combined = self.topology.world_size, isinstance(split, CombinedLoader)
         again = name != "train" or self.config.trainer.epoch_limit > 1
         if again and not combined and not self.config.trainer.fast_dev_run:
@@ -124,9 +127,10 @@ class Opener:
             self.report(f"each epoch leaves out {rows % size} of {rows} rows: they fill no batch.")
         shuffle = train and self.config.trainer.overfit_batches is None
         blocks = block_order(data)
-        order = BatchOrder(size, self.config.seed, topology.rank, topology.world_size, shuffle, blocks=blocks)
+        parts = count_parts(self.config) if train else 1
+        order = BatchOrder(size, self.config.seed, topology.rank, topology.world_size, shuffle, blocks, parts)
         batches = Batches(Reader(data, self.config.seed), UnpaddedOrder(order, drop_last=train), train)
-        loader = torch_loader(batches, workers=self.config.data.workers)
+        loader = torch_loader(batches, workers=self.config.data.workers, ranks=topology.local_world_size)
         # The loader draws a number at each start, and a resumed epoch starts twice: do not draw from the model's generator.
         loader.generator = torch.Generator()
         loader.worker_init_fn = WorkerInit(None)
@@ -146,6 +150,7 @@ def open_loaders(
         ConfigError, DataError: a split can't be read, or not on this number of ranks.
     """
     if (source := find_source(config.data, splits, module)) is not None:
+        refuse_parts(config, type(source).__name__)
         return UserLoaders(None, None, None, source)
     opener = Opener(config, topology, report)
     if is_overridden("train_dataloader", module):

@@ -63,6 +63,7 @@ from train_anywhere.training.lightning.trainer import Trainer, make_trainer
 from train_anywhere.training.lightning.weights import add_adapters
 from train_anywhere.training.plan import (
     Plan,
+    batchnorm_notes,
     build_network,
     make_user_plan,
     refuse_other_framework,
@@ -139,7 +140,7 @@ def make_module(config: Config, topology: Topology, trainer: Trainer, data: Spli
         module = make_task(config.task, network=network, make_optimizer=optimizer.make_optimizer)
     loaders = open_loaders(config, data, topology, module, report)
     trainer.when_opened(lambda batches: plan.update(opened_plan(config, trainer, loaders, batches, report)))
-    for note in data.notes:
+    for note in [*data.notes, *batchnorm_notes(config, (name for name, _ in module.named_buffers()))]:
         report(note)
     apply_hardware_options(module, config.trainer, strategy)
     if isinstance(strategy, DataParallel) and network is not None:
@@ -161,7 +162,7 @@ def opened_plan(
     module = trainer.lightning_module
     tests = is_overridden("test_step", module) and loaders.has("test") and bool(trainer.limit_test_batches)
     sizes = [
-        loader.dataset.size.batch_size // trainer.world_size
+        loader.dataset.size.batch_per_rank
         if isinstance(loader, BatchLoader)
         else getattr(loader, "batch_size", None)
         for loader in training_loaders(trainer)

@@ -27,7 +27,7 @@ from train_anywhere.training.lightning.dropin.visible import Callbacks, caller
 from train_anywhere.training.lightning.hardware import precision_arguments, use_tf32
 from train_anywhere.training.lightning.private import skip_signal_exchange, wrap_evaluation_step
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
-from train_anywhere.training.plan import Plan, batches_per_step
+from train_anywhere.training.plan import Plan
 
 
 class Trainer(pl.Trainer):
@@ -134,13 +134,14 @@ class Trainer(pl.Trainer):
         self.fast_dev_run, loop.epoch_loop.max_steps = fast, 1 if fast else t.max_steps or -1
         loop.epoch_loop.min_steps = None if fast else t.min_steps
         own: Any = self
-        own.limit_train_batches = 1 if fast else overfit or t.limit_train_batches
+        limit, parts = overfit or t.limit_train_batches, plan.accumulate // t.accumulate_grad_batches
+        own.limit_train_batches = 1 if fast else limit * parts if isinstance(limit, int) else limit
         own.limit_val_batches = 1 if fast else overfit or t.limit_val_batches
         own.limit_test_batches = 1 if fast else t.limit_test_batches
         self.overfit_batches = overfit or 0.0
-        self.accumulate_grad_batches = batches_per_step(t)
+        self.accumulate_grad_batches = plan.accumulate
         self.check_val_every_n_epoch = t.check_val_every_n_epoch
-        batches: Any = every * t.accumulate_grad_batches if isinstance(every, int) else every
+        batches: Any = every * plan.accumulate if isinstance(every, int) else every
         self.val_check_interval = 1.0 if fast else batches  # type: ignore[assignment]
 
     def when_opened(self, call: Callable[[float], None]) -> None:

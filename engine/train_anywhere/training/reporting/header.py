@@ -34,7 +34,7 @@ class Header:
         """Return the header as it is printed. Before the run, the plan may be unknown."""
         t, many = config.trainer, self.devices > 1
         batch = plan.batch_per_rank if plan else config.data.batch_size // self.devices
-        accumulate = plan.accumulate if plan else batches_per_step(t)
+        accumulate = plan.accumulate if plan else batches_per_step(config)
         per_device = f" ({batch} per device)" if many else ""
         accumulated = f", {accumulate} batches per step" if accumulate > 1 else ""
         splits = "".join(f", {count:,} {name}" for name, count in self.rows.items() if count)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.instantiate import explain_target_errors, instantiate
-from train_anywhere.config.schema import Config, Trainer
+from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import Splits, check_labels
 from train_anywhere.data.tf.streams import Stream
 from train_anywhere.errors import ConfigError
@@ -28,7 +28,14 @@ from train_anywhere.training.keras.dropin.variables import build_variables
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer
 from train_anywhere.training.keras.strategies.base import Strategy
-from train_anywhere.training.plan import Plan, build_network, make_plan, refuse_unmatched
+from train_anywhere.training.plan import (
+    Plan,
+    batches_per_step,
+    build_network,
+    count_parts,
+    make_plan,
+    refuse_unmatched,
+)
 
 POLICIES = {"32": "float32", "bf16-mixed": "mixed_bfloat16", "16-mixed": "mixed_float16"}
 """Keras' dtype policy for each `trainer.precision`."""
@@ -49,7 +56,7 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
     with strategy.scope(), dtype_policy(policy):
         model = network = make_model(config) if whole else make_network(config, splits)
     if whole:
-        refuse_accumulation(config.trainer, target)
+        refuse_accumulation(config, target)
     disable_graph_optimizer()
     loader = Loader(config, strategy, splits)
     train, val, test = (loader.count_batches(split) for split in ("train", "val", "test"))
@@ -161,13 +168,13 @@ def check_monitors(config: Config, plan: Plan, names: Sequence[str]) -> None:
             monitored_value(known, monitor, key)
 
 
-def refuse_accumulation(trainer: Trainer, target: str) -> None:
+def refuse_accumulation(config: Config, target: str) -> None:
     """Raise ConfigError if gradients are to be accumulated: the model's step is a whole one."""
-    count = trainer.accumulate_grad_batches
-    if count > 1 and not trainer.fast_dev_run:
+    name = "micro_batch" if count_parts(config) > 1 else "accumulate_grad_batches"
+    if batches_per_step(config) > 1:
         raise ConfigError(
-            f"trainer.accumulate_grad_batches={count}, but task._target_={target} makes an optimizer step for each batch; use a larger "
-            "data.batch_size, or gradient_accumulation_steps of an optimizer that the model brings."
+            f"trainer.{name}={getattr(config.trainer, name)}, but task._target_={target} makes an optimizer step for each batch; "
+            "use a larger data.batch_size, or gradient_accumulation_steps of an optimizer that the model brings."
         )
 
 
