@@ -2,9 +2,10 @@
 
 import os
 import re
+import shutil
 import signal
 import socket
-import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 
 from engine.tests.remote.conftest import Laptop, Site
 from engine.tests.remote.test_transfers import quick, send
+from train_anywhere.launch.command import run_command
+from train_anywhere.remote import hosts
+from train_anywhere.remote.remote_command import run_elsewhere
 
 pytestmark = [pytest.mark.git, pytest.mark.new_process]
 __all__ = ["quick"]
@@ -183,24 +187,37 @@ def test_a_reader_that_has_enough_and_too_many_arguments(quick: Laptop, site: Si
     assert "ssh can't be started: Argument list too long" in send(quick, "on=site", *words, code=2)
 
 
-def test_wrong_host_files_are_one_message(quick: Laptop, site: Site) -> None:
-    hosts = quick.project / "configs" / "hosts"
-    for number, (text, says) in enumerate(
-        {
-            "": "",
-            "ssh: [a\n": "",
-            "- a\n": "",
-            "ssh: a b\nfolder: ~/x\n": "is not a host of ssh",
-            "ssh: a\nfolder: ''\n": "is empty",
-            "ssh: a\nfolder: ~/x\nmodules: {a: 1}\n": "modules",
-            "ssh: a\nfolder: ~/x\npython: ' '\n": "is empty",
-            "ssh: site-login\nfolder: $NO_SUCH/x\n": "NO_SUCH: is not set there",
-            "ssh: site-login\nfolder: /dev/null/x\n": "/dev/null/x",
-        }.items()
-    ):
-        (hosts / f"h{number}.yaml").write_text(text)
-        assert says in send(quick, f"on=h{number}", code=2)
-    for wrong in ("on=site,", "on=,", "on=../hosts/site", "on=a b", "on=$HOME", "on=SITE"):
-        assert "is not a host" in send(quick, wrong, code=2)
-    subprocess.run(["rm", "-r", str(hosts)], check=True)
-    assert "configs/hosts/ has none" in send(quick, "on=x", code=2)
+WRONG_HOSTS = {
+    "": "", "ssh: [a\n": "", "- a\n": "", "ssh: a b\nfolder: ~/x\n": "is not a host of ssh", "ssh: a\nfolder: ''\n": "is empty",
+    "ssh: a\nfolder: ~/x\nmodules: {a: 1}\n": "modules", "ssh: a\nfolder: ~/x\npython: ' '\n": "is empty",
+}  # fmt: skip
+"""Files of a host, and a part of the message."""
+
+
+def test_wrong_host_files_are_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a log-in, so in this process."""
+    monkeypatch.setattr(hosts, "HOSTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["src/quick.py"])
+
+    def refused(word: str) -> str:
+        assert run_command(lambda: run_elsewhere("src/quick.py", [word]), overrides=False) == 2
+        err = capsys.readouterr().err
+        assert err.count("error: ") == 1 and "Traceback" not in err
+        return err
+
+    for number, (text, says) in enumerate(WRONG_HOSTS.items()):
+        (tmp_path / f"h{number}.yaml").write_text(text)
+        assert says in refused(f"on=h{number}")
+    for wrong in ("on=h0,", "on=,", "on=../hosts/h0", "on=a b", "on=$HOME", "on=H0"):
+        assert ("name one host" if "," in wrong else "is not a host") in refused(wrong)
+    shutil.rmtree(tmp_path)
+    assert "configs/hosts/ has none" in refused("on=x")
+
+
+def test_folders_that_can_not_be_there_are_one_message(quick: Laptop, site: Site) -> None:
+    for folder, says in (("$NO_SUCH/x", "NO_SUCH: is not set there"), ("/dev/null/x", "/dev/null/x")):
+        text = f"ssh: site-login\nfolder: {folder}\n"
+        (quick.project / "configs" / "hosts" / "odd.yaml").write_text(text)
+        assert says in send(quick, "on=odd", code=2)
