@@ -299,7 +299,7 @@ def load_initial_weights(init: Init, module: Module, report: Callable[[str], Non
 
     def read(saved: SavedCheckpoint) -> tuple[dict[str, Any], list[str] | None]:
         refuse_other_framework(saved, "keras")
-        return dict(read_weights(saved.path)), read_state(saved.path / "state.json")["lora"]
+        return _read(saved.path / "weights.npz"), read_state(saved.path / "state.json")["lora"]
 
     stored, lora = read_chosen(open_run(init.run), init.checkpoint, read)
     if lora and module.base is None:
@@ -321,11 +321,6 @@ def _shapes(arrays: dict) -> dict[str, tuple[int, ...]]:
 def restore_weights(folder: Path, weights: NamedVariables) -> None:
     """Assign the weights of a checkpoint of the same model. Raises CheckpointError."""
     _assign(weights, folder / "weights.npz", "model")
-
-
-def read_weights(folder: Path) -> dict[str, np.ndarray]:
-    """Return the weights of the checkpoint in `folder`, by name. Raises CheckpointError."""
-    return _read(folder / "weights.npz")
 
 
 def _assign(variables: NamedVariables, file: Path, what: str) -> None:

@@ -92,9 +92,8 @@ class Module:
             jit_compile,
         )
         self.optimizers = [apply.optimizer for apply in applies]
-        for optimizer in (
-            self.optimizers
-        ):  # `fit` would write averages of `use_ema` over the weights, which `swap_averages` exchanges
+        # `fit` would write averages of `use_ema` over the weights, which `swap_averages` exchanges
+        for optimizer in self.optimizers:
             optimizer.finalize_variable_values = lambda trainable_variables: None
         self.distribution = tf.distribute.get_strategy()
         self.learning_rate: Callable[[], float] = lambda: 0.0

@@ -24,7 +24,6 @@ from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
 from train_anywhere.job.rank_process import RankProcess, TrainingStopped
 from train_anywhere.runs.attempts import Outcome
-from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import report_weights
 from train_anywhere.training.early_stopping import Patience
 from train_anywhere.training.keras.batches import Loader
@@ -148,13 +147,8 @@ class KerasTraining(Training):
 
     def _open(self) -> TrainingCallback:
         """Open the checkpoints, restore the newest one, and open the progress and the metrics."""
-        config, process, strategy, module, plan = (
-            self.config,
-            self.process,
-            self.strategy,
-            self._module,
-            self._plan,
-        )
+        config, process, strategy = self.config, self.process, self.strategy
+        module, plan = self._module, self._plan
         run, recorder = process.run, process.recorder
         writes = strategy.rank == 0 and not config.trainer.fast_dev_run
         checkpointer = open_checkpointer(config.checkpoint, run) if writes else None
@@ -182,7 +176,8 @@ class KerasTraining(Training):
         events = checkpointer.events if checkpointer else None
         metrics = MetricsWriter(config, run, progress, position.step, events)
         checkpoints = StateWriter(checkpointer) if checkpointer else None
-        observers = make_observers(module, config, run)
+        rank = Rank(run, strategy.rank * (strategy.replicas // strategy.processes), strategy.replicas)
+        observers = Observers(Features.of(config).observers(rank))
         self._callback = TrainingCallback(
             config,
             plan,
@@ -256,9 +251,12 @@ def restore_or_initialize(
         load_initial_weights(config.init, module, partial(print, flush=True) if shows else lambda line: None)
     state = strategy.broadcast_json(read_state(newest.path / "state.json") if newest else None)
     position = restore(newest, module, state) if newest else Position()
-    position = broadcast_state(position, module)
+    base = module.base.variables if module.base else {}
+    weights = {**base, **module.weights()}
+    strategy.broadcast_variables([*weights.values(), *module.optimizer_state().values()])
+    known = strategy.broadcast_json(asdict(position))
     split_seeds(module)
-    return position, state
+    return Position(**known | {"patience": Patience(**known["patience"])}), state
 
 
 def start_notes(
@@ -280,9 +278,17 @@ def start_notes(
 def fit_and_publish(
     callback: TrainingCallback, process: RankProcess, newest: SavedCheckpoint | None
 ) -> SavedCheckpoint | None:
-    """Train and publish the last checkpoint. Return the newest checkpoint."""
-    module = callback.module
-    fit_and_check(callback)
+    """Train and publish the last checkpoint. Return the newest checkpoint. Print a note if the steps have trained nothing."""
+    module, position = callback.module, callback.position
+    weights, first = fingerprint(module), position.step
+    fit(callback)
+    if not position.preempted:
+        callback.observers.at_end()
+    if position.step > first and weights and fingerprint(module) == weights:
+        callback.metrics.progress.note(
+            f"nothing was trained: {position.step - first} steps changed no weight and called no optimizer; let train_step apply "
+            "the gradients (self.optimizer.apply)."
+        )
     process.heartbeat.enter("checkpoint")  # also while the weights are compared
     if callback.config.monitor.ranks:
         weights = (v.numpy().tobytes() for v in module.model.trainable_variables)
@@ -294,35 +300,10 @@ def fit_and_publish(
     return newest
 
 
-def fit_and_check(callback: TrainingCallback) -> None:
-    """Train. Print a note if the steps change neither weights nor optimizers."""
-    module, position = callback.module, callback.position
-    weights, first = fingerprint(module), position.step
-    fit(callback)
-    if not position.preempted:
-        callback.observers.at_end()
-    if position.step > first and weights and fingerprint(module) == weights:
-        callback.metrics.progress.note(
-            f"nothing was trained: {position.step - first} steps changed no weight and called no optimizer; let train_step apply "
-            "the gradients (self.optimizer.apply)."
-        )
-
-
 def fingerprint(module: Module) -> list[float]:
     """Return a number for each trainable weight and variable of the optimizers."""
     variables = [*module.model.trainable_variables, *module.optimizer_state().values()]
     return [float(tf.reduce_sum(tf.abs(tf.cast(tf.convert_to_tensor(v), tf.float64)))) for v in variables]
-
-
-def make_observers(module: Module, config: Config, run: RunDir) -> Observers:
-    """Return the observers of the run's features for this rank."""
-    strategy = module.strategy
-    rank = Rank(
-        run=run,
-        first_device=strategy.rank * (strategy.replicas // strategy.processes),
-        devices=strategy.replicas,
-    )
-    return Observers(Features.of(config).observers(rank))
 
 
 def describe(module: Module, loader: Loader, strategy: Strategy, name: str, config: Config) -> Header:
@@ -357,16 +338,6 @@ def open_task(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modul
     module, loader, plan = open_model(config, strategy, splits)
     module.notes += [*splits.notes, *validation_notes(config.trainer, plan)]
     return module, loader, plan
-
-
-def broadcast_state(position: Position, module: Module) -> Position:
-    """Broadcast rank 0's variables and position to all ranks, and return the position."""
-    strategy = module.strategy
-    base = module.base.variables if module.base else {}
-    weights = {**base, **module.weights()}
-    strategy.broadcast_variables([*weights.values(), *module.optimizer_state().values()])
-    known = strategy.broadcast_json(asdict(position))
-    return Position(**known | {"patience": Patience(**known["patience"])})
 
 
 def test(callback: TrainingCallback, newest: SavedCheckpoint | None) -> None:
