@@ -280,11 +280,11 @@ def fit_and_publish(
 ) -> SavedCheckpoint | None:
     """Train and publish the last checkpoint. Return the newest checkpoint. Print a note if the steps have trained nothing."""
     module, position = callback.module, callback.position
-    weights, first = fingerprint(module), position.step
+    before, first = fingerprint(module), position.step
     fit(callback)
     if not position.preempted:
         callback.observers.at_end()
-    if position.step > first and weights and fingerprint(module) == weights:
+    if position.step > first and before and fingerprint(module) == before:
         callback.metrics.progress.note(
             f"nothing was trained: {position.step - first} steps changed no weight and called no optimizer; let train_step apply "
             "the gradients (self.optimizer.apply)."
