@@ -205,8 +205,8 @@ def use_one_device(config: Config) -> Config:
 
 
 KERAS_WAYS = {
-    "onnx": " For ONNX use --export keras and pip install tf2onnx; then: model = keras.saving.load_model(FILE); model.predict(rows); "
-    'model.export("model.onnx", format="onnx").',
+    "onnx": " For ONNX use --export savedmodel --to FOLDER and pip install tf2onnx; then: "
+    "python -m tf2onnx.convert --saved-model FOLDER --output model.onnx.",
     "safetensors": " For safetensors: safetensors.numpy.save_file({v.path: v.numpy() for v in load_model(RUN).network.weights}, FILE).",
 }
 """How to write a Keras model in a format that the engine does not write."""
