@@ -9,12 +9,8 @@ import pytest
 
 Train = Callable[..., subprocess.CompletedProcess[str]]
 WORDS = (
-    "model=mlp",
-    "model.dropout=0",
-    "trainer.max_epochs=1",
-    "monitor.tensorboard=false",
-    "monitor.progress=plain",
-)
+    "model=mlp", "model.dropout=0", "trainer.max_epochs=1", "monitor.tensorboard=false", "monitor.progress=plain",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("framework", ["lightning", "keras"])

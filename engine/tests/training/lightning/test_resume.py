@@ -41,11 +41,8 @@ STOPS = {
     "in the test": {"test": 2},
 }
 QUICK = (
-    "in the middle of a window",
-    "at the end of the first epoch",
-    "in the middle of a validation",
-    "in the test",
-)
+    "in the middle of a window", "at the end of the first epoch", "in the middle of a validation", "in the test",
+)  # fmt: skip
 
 
 def checkpoint_facts(run: RunDir) -> list[tuple[int, int, int, float | None]]:
