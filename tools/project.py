@@ -56,7 +56,7 @@ LEFT_OUT = re.compile(
 """Files of the product that a project does not get. Its tools are in the sdist of the engine, its presets in the engine."""
 
 ONE_FRAMEWORK = {
-    "lightning": r"configs/strategy/(ddp|dp|fsdp)\.yaml|configs/data/module\.yaml|configs/callbacks/learning_rate\.yaml"
+    "lightning": r"configs/strategy/(ddp|fsdp)\.yaml|configs/data/module\.yaml|configs/callbacks/learning_rate\.yaml"
     r"|requirements/(locks/)?finetune\.txt",
     "keras": r"configs/strategy/(multiworker_)?mirrored\.yaml",
 }

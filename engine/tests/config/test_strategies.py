@@ -42,7 +42,6 @@ def test_auto() -> None:
 REFUSED = {
     "strategy=single trainer.nodes=2": "strategy=single works on one node only, but trainer.nodes=2; use strategy=ddp",
     "framework=keras strategy=mirrored trainer.nodes=2": "but trainer.nodes=2; use strategy=multiworker_mirrored",
-    "strategy=dp trainer.nodes=2": "use strategy=ddp|fsdp|horovod",
     "strategy=fsdp strategy.shard_within_node=true trainer.total_devices=3 trainer.nodes=2": "use trainer.total_devices=4, or",
     "strategy=ddp strategy.static_graph=true trainer.accumulate_grad_batches=2": "does not work with trainer.accumulate_grad_batches=2",
     "strategy=horovod trainer.sync_batchnorm=true": "use strategy=ddp, or trainer.sync_batchnorm",

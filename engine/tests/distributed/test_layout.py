@@ -19,7 +19,6 @@ MakeConfig = Callable[..., Config]
         ("", Layout("single", (1,), (1,))),
         ("trainer.devices=3", Layout("ddp", (3,), (3,))),
         ("trainer.total_devices=3", Layout("ddp", (3,), (3,))),
-        ("strategy=dp trainer.devices=3", Layout("dp", (3,), (1,))),
         ("framework=keras trainer.devices=3", Layout("mirrored", (3,), (1,))),
         ("framework=keras strategy=horovod trainer.devices=3", Layout("horovod", (3,), (3,))),
     ],
@@ -44,13 +43,10 @@ def test_on_two_uneven_nodes() -> None:
             ("single", 1),
         ),  # one rank of a run that was made for four
         ("trainer.devices=4", 4, ("ddp", 4)),
-        ("strategy=dp trainer.devices=4", 1, ("dp", 4)),
         ("framework=keras trainer.devices=4", 1, ("mirrored", 4)),
     ],
 )
-@pytest.mark.quick(
-    "framework=lightning trainer.devices=4-1-expected0", "strategy=dp trainer.devices=4-1-expected2"
-)
+@pytest.mark.quick("framework=lightning trainer.devices=4-1-expected0")
 def test_a_running_rank_counts_the_ranks_that_are_there(
     words: str, world: int, expected: tuple[str, int], make_config: MakeConfig
 ) -> None:

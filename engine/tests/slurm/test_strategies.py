@@ -116,7 +116,7 @@ def test_matrix_of_drop_in_modules(
     monkeypatch: pytest.MonkeyPatch,
     chosen: list[tuple[str, str, str]],
 ) -> None:
-    """Any LightningModule and keras.Model gives the same with every strategy. dp is refused."""
+    """Any LightningModule and keras.Model gives the same with every strategy."""
     brought = login.folder / "brought"  # in the environment, as an installed package is
     brought.mkdir()
     for framework in SUPPORTED:
@@ -124,21 +124,7 @@ def test_matrix_of_drop_in_modules(
         shutil.copy(source, brought / f"{framework}_strangers.py")
     monkeypatch.setenv("PYTHONPATH", str(brought))
     setup = f"cluster.setup=['export PYTHONPATH={brought}']"
-    refused = [cell for cell in chosen if cell[1] == "dp"]
-    cells = [c for c in chosen if c not in refused]
-    agree(login, capsys, cells, STRANGE, "drop-in, 12 steps", "loss", setup)
-    for framework, strategy, launch in refused:
-        done = login.command(
-            "train",
-            *STRANGE[framework],
-            f"strategy={strategy}",
-            "trainer.devices=2",
-            f"paths.results={login.results}",
-        )
-        said = done.stdout + done.stderr
-        with capsys.disabled():
-            print(f"{framework:<11}{strategy:<22}1      {launch:<12}{said.strip().splitlines()[-1]}")
-        assert done.returncode and "strategy=dp" in said and "Traceback" not in said, said
+    agree(login, capsys, chosen, STRANGE, "drop-in, 12 steps", "loss", setup)
 
 
 def agree(

@@ -27,15 +27,7 @@ SAME = (
 """Everything whose result must not depend on the number of devices."""
 
 CELLS = [(framework, name) for framework, cells in SUPPORTED.items() for name in cells if name != "single"]
-AS_ONE_PROCESS = [
-    "dp",
-]
-"""Computes the loss of the whole batch in one place: there is no average that could be missing."""
-NOT_AVERAGED = [c for c in CELLS if c[1] not in AS_ONE_PROCESS]
-QUICK = [
-    "dp",
-    "mirrored",
-]
+QUICK = ["mirrored"]
 """Tried in `make test` too; all others are there in tests/slurm."""
 
 
@@ -65,7 +57,7 @@ def test_two_devices_train_as_one(framework, strategy, train, single, require, t
 
 @pytest.mark.slow
 @pytest.mark.horovod
-@pytest.mark.parametrize("framework, strategy", NOT_AVERAGED)
+@pytest.mark.parametrize("framework, strategy", CELLS)
 def test_a_missing_average_would_show(framework, strategy, make_run, single, require) -> None:
     """The same training without the average ends far away: so the test above would fail."""
     needs_horovod(require, framework, strategy)

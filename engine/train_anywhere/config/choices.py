@@ -204,7 +204,7 @@ class Logger(OpenSection):
     """A logger of the framework."""
 
 
-PlainStrategyName = Literal["auto", "single", "dp", "mirrored", "multiworker_mirrored"]
+PlainStrategyName = Literal["auto", "single", "mirrored", "multiworker_mirrored"]
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def gpus_per_rank(facts: Facts) -> int:
-    """Return the number of GPUs of each rank: several with `strategy=mirrored` and `dp`."""
+    """Return the number of GPUs of each rank: several with `strategy=mirrored`."""
     newest = facts.attempts[-1] if facts.attempts else {}
     return max(1, int(newest.get("devices") or 1) // int(facts.info.get("world_size") or 1))
 

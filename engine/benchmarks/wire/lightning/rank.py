@@ -46,6 +46,7 @@ from train_anywhere.training.early_stopping import Timer
 from train_anywhere.training.lightning.dropin.loggers import RunLogger, listen
 from train_anywhere.training.lightning.dropin.model import ConfiguredOptimizer
 from train_anywhere.training.lightning.loop.callbacks import Agreement, MetricsCallback
+from train_anywhere.training.lightning.loop.course import Course
 from train_anywhere.training.lightning.loop.over_ranks import OverRanks
 from train_anywhere.training.lightning.optim import make_optimizer
 from train_anywhere.training.lightning.strategies.choose import make_strategy
@@ -69,19 +70,19 @@ def with_trainer(config: Config, topology: Topology, flag: bool) -> None:
     """Our Trainer; with `flag`, it broadcasts the signal flag as Lightning does by itself."""
     splits = open_splits(config.data, "lightning")
     plan = make_user_plan(config, len(loader(config, topology)), False, False, 8 // topology.world_size)
+    course = Course(plan)
     cpu, world_size = torch.device("cpu"), topology.world_size
-    strategy = make_strategy(config.strategy.name, config, topology, cpu, world_size)
-    trainer = make_trainer(config, topology, cpu, strategy)
+    strategy = make_strategy(config.strategy.name, config, topology, cpu)
+    trainer = make_trainer(config, topology, strategy)
     if flag:
         del trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor
-    trainer.apply_plan(plan)
     trainer.callbacks.append(Watched())
     progress = Progress(Display("none", plan.total_steps), plan)
-    agreement = Agreement(Stop(), Timer(config.trainer), progress, Observers(), writes=False)
-    optimizer = ConfiguredOptimizer(trainer, config, plan, world_size)
+    agreement = Agreement(course, Stop(), Timer(config.trainer), progress, Observers(), writes=False)
+    optimizer = ConfiguredOptimizer(trainer, config, course, world_size)
     module = Classification(build_network(config, splits.facts), optimizer.make_optimizer)
     over_ranks = OverRanks(trainer, module, [])
-    metrics = MetricsCallback(config, plan, progress, agreement, over_ranks)
+    metrics = MetricsCallback(config, course, progress, agreement, over_ranks)
     listen(trainer, [RunLogger("run", Path.cwd(), "")], metrics.receive)
     trainer.callbacks += [over_ranks, optimizer, metrics]
     trainer.fit(module, loader(config, topology))

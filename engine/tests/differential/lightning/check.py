@@ -25,11 +25,14 @@ RANK_KINDS = ("rows", "order: ", "epoch and step", "random", "arguments", "weigh
 RESUMED = [f"resume: trainer.{name}" for name in
            ("ckpt_path", "num_val_batches", "num_sanity_val_batches", "val_dataloaders")]  # fmt: skip
 INTENDED: dict[str, Callable[[str, int], bool]] = {
+    "lightning-callbacks": lambda kind, ranks: kind.endswith("trainer.callbacks of the run"),
     "lightning-checkpoint-hooks": lambda kind, ranks: kind == "checkpoint hooks",
     "lightning-checkpoint-path": lambda kind, ranks: kind in RESUMED,
     "lightning-no-logger": lambda kind, ranks: kind.startswith("no logger: "),
     "lightning-nothing-trained": lambda kind, ranks: kind.startswith("fails: ProjectError: nothing was trained"),
-    "lightning-rows": lambda kind, ranks: ranks > 1 and kind.startswith(RANK_KINDS),
+    "lightning-rows": lambda kind, ranks: (
+        ranks > 1 and kind.startswith(RANK_KINDS) and not kind.startswith("rows: train")
+    ),
 }  # fmt: skip
 """The kinds of differences that each row of the table in docs/concepts/own-code.md covers."""
 

@@ -270,7 +270,8 @@ def attributes(trainer: Any) -> dict[str, Any]:
             (type(c.scheduler).__name__, c.interval, c.frequency, c.monitor)
             for c in trainer.lr_scheduler_configs
         ],
-        "callbacks": lambda: [kind_of(c, "Callback") for c in trainer.callbacks],
+        "callbacks": lambda: [kind_of(c, "Callback") for c in trainer.callbacks if not is_of_engine(c)],
+        "callbacks of the run": lambda: any(map(is_of_engine, trainer.callbacks)),
         "early_stopping_callbacks": lambda: len(trainer.early_stopping_callbacks),
         "checkpoint_callback": lambda: [
             hasattr(trainer.checkpoint_callback, name)
@@ -286,6 +287,12 @@ def attributes(trainer: Any) -> dict[str, Any]:
         "profiler": lambda: type(trainer.profiler).__name__,
     }
     return {name: attempt(one) for name, one in look.items()}
+
+
+def is_of_engine(callback: Any) -> bool:
+    """Return whether a callback is this project's. The one that follows the checkpoints stands for Lightning's."""
+    kind = type(callback)
+    return kind.__module__.startswith("train_anywhere.") and kind.__name__ != "RunCheckpoints"
 
 
 def kind_of(one: Any, *but: str) -> str:

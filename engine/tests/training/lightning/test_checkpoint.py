@@ -48,9 +48,9 @@ def test_early_stopping_keeps_its_form_in_checkpoints(
     mode: str, cost: float, make_config: Callable[..., Config]
 ) -> None:
     """Lower is better in any mode, and infinity stands for no validation yet."""
-    rule = make_config(f"trainer.early_stopping.mode={mode}").trainer.early_stopping
+    trainer = make_config(f"trainer.early_stopping.mode={mode}").trainer
     for patience, written in ((Patience(0.25, 3), cost), (Patience(), math.inf)):
-        before, after = (EarlyStop(rule, Any, 1) for _ in range(2))  # type: ignore[arg-type]
+        before, after = (EarlyStop(trainer, Any) for _ in range(2))  # type: ignore[arg-type]
         checkpoint = dict[str, Any]()
         before.patience = patience
         before.on_save_checkpoint(Any, Any, checkpoint)  # type: ignore[arg-type]

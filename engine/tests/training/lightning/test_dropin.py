@@ -226,7 +226,6 @@ def test_what_is_no_plain_value_is_left_out_of_checkpoints(
         ("Steppless", "rows", [], r"Lightning refuses: No `training_step\(\)` method defined"),
         ("Adversaries", "rows", ["trainer.gradient_clip_val=1.0"], "Lightning refuses: Automatic gradient clipping"),
         ("StepPlateau", "rows", [], "ReduceLROnPlateau that watches train_loss with interval='step'"),
-        ("Plain", "rows", ["strategy=dp", "trainer.devices=2"], "Plain has its own; use strategy=ddp"),
         (
             "Plain", "rows", ["checkpoint.monitor=val_los", "checkpoint.mode=min"],
             "checkpoint.monitor=val_los was not measured. Did you mean 'val_loss'?",
@@ -241,7 +240,7 @@ def test_what_is_no_plain_value_is_left_out_of_checkpoints(
     ],
 )  # fmt: skip
 @pytest.mark.quick(
-    "Plain-rows-words9-is not a lightning.pytorch.Callback",
+    "Plain-rows-words8-is not a lightning.pytorch.Callback",
 )
 def test_refusals(
     module: str, data: str, words: list[str], sentence: str, stranger: MakeRun, fit: Fit

@@ -185,4 +185,4 @@ def test_nccl_is_refused_on_a_cpu(make_config: MakeConfig) -> None:
 
     config = make_config("strategy=ddp", "strategy.process_group_backend=nccl")
     with pytest.raises(ConfigError, match=r"needs GPUs.*use strategy\.process_group_backend=gloo"):
-        make_strategy("ddp", config, Topology(), torch.device("cpu"), 1)
+        make_strategy("ddp", config, Topology(), torch.device("cpu"))

@@ -16,12 +16,12 @@ from train_anywhere.training.lightning.run import save_memory_snapshot
 def test_an_out_of_memory_error_names_its_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fails: bool
 ) -> None:
-    def dump(name: str) -> None:
+    def snapshot() -> list[str]:
         if fails:
             raise OSError("no space")
-        Path(name).write_bytes(b"snapshot")
+        return ["segment"]
 
-    monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", dump)
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", snapshot)
     run = RunDir(tmp_path)
     (tmp_path / "config.yaml").write_text("data: {batch_size: 96}\ntrainer: {micro_batch: 48}\n")
     process = RankProcess(run, Topology(), Stop())

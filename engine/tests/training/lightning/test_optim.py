@@ -121,16 +121,13 @@ def test_groups_by_pattern(make_config: MakeConfig) -> None:
 
 
 def test_the_schedule_multiplies_the_rate_of_each_group(make_config: MakeConfig) -> None:
-    from types import SimpleNamespace
-
     from train_anywhere.training.lightning.optim import set_learning_rate
 
     config = make_config(*GROUPS, "schedule=cosine", "schedule.warmup_epochs=1", "optimizer.scale_lr=linear")
     plan = Plan(8, 4, 1, 4, 2, 8, 4, 0, 0)
     optimizer = configure_optimizer(config, plan, network(), 2)
     assert [group["lr"] for group in optimizer.param_groups] == [1.0, 0.25, 0.25, 1.0]
-    module = SimpleNamespace(trainer=SimpleNamespace(steps_done=1))
-    set_learning_rate(module, config, plan, 2, optimizer)  # type: ignore[arg-type]
+    set_learning_rate(config, plan, 1, 2, optimizer)
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.125, 0.125, 0.5]
 
 

@@ -39,3 +39,9 @@ def test_resume_position(
     plan = make_user_plan(config, batches, True, False, None)
     over = checkpoint.step >= 10
     assert resume_position(checkpoint, plan, 9, 1.0, last=False, over=over) == expected
+
+
+def test_more_ranks_train_the_rest_of_the_epochs(make_config: MakeConfig) -> None:
+    """One rank has made 26 steps of 10 batches per epoch, and two make 20 in all."""
+    plan = make_user_plan(make_config("trainer.max_epochs=4"), 5, True, False, None)
+    assert resume_position(saved(26, 2, 6), plan, 4, 0.5, last=False, over=False) == (2, 3)

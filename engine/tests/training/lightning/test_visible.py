@@ -18,8 +18,6 @@ from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
-from train_anywhere.training.lightning.dropin.visible import Callbacks
 
 from . import visible_strangers as strangers
 from .conftest import Fit
@@ -79,27 +77,12 @@ def test_attributes_of_the_trainer_are_those_of_lightning(
     assert different == {}
 
 
-def test_user_code_changes_only_the_callbacks_that_it_sees() -> None:
-    hidden, last, own, other = ValidatedWeights(), ValidatedWeights(), strangers.Other(), strangers.Limits()
-    callbacks = Callbacks([hidden, own, last])
-    assert callbacks == [own] == callbacks.copy() == [*reversed(callbacks)] and callbacks == callbacks
-    assert callbacks + [other] == [own, other] and [other] + callbacks == [other, own]  # noqa: RUF005
-    callbacks.append(other)
-    assert [callbacks[-1], callbacks.index(other), len(callbacks)] == [
-        other,
-        1,
-        2,
-    ] and hidden not in callbacks
-    assert list.__getitem__(callbacks, slice(None)) == [hidden, own, other, last]
-    assert callbacks.pop() is other
-    callbacks.clear()
-    assert not callbacks and list.__getitem__(callbacks, slice(None)) == [hidden, last]
-
-
 def test_a_run_keeps_its_own_callbacks_if_user_code_assigns_others(run: Any, fit: Fit) -> None:
     words = [f"callbacks.{n}._target_={HERE}.{name}" for n, name in (("a", "Replaces"), ("b", "Other"))]
     outcome = fit(*run("Plain", *words, "trainer.max_epochs=1"))
     assert outcome.checkpoint and strangers.SEEN.pop("limits")["max_epochs"] == 1
+    with pytest.raises(ConfigError, match="removed this project's callbacks"):
+        fit(*run("Plain", f"callbacks.a._target_={HERE}.Drops", "trainer.max_epochs=1"))
 
 
 def test_a_checkpoint_callback_of_the_user_works(run: Any, fit: Fit, tmp_path: Path) -> None:
@@ -198,7 +181,7 @@ def test_batches_that_are_objects_train(public: Any) -> None:
 @pytest.mark.parametrize(
     ("how", "steps", "who"),
     [
-        ("hook", 3, "Ending"),
+        ("hook", 3, "user code"),
         ("callback", 4, "EarlyStopping"),
         ("skip", 6, "on_train_batch_start of Ending (-1)"),
         ("nothing", 8, None),

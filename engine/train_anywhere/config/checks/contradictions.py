@@ -14,9 +14,6 @@ from train_anywhere.errors import DataError
 
 OFF = "or trainer.sync_batchnorm=false"
 
-UNSUPPORTED = {"horovod": "rank", "dp": "device"}
-"""Strategies without synchronized batch normalization, and what they normalize separately."""
-
 FOR_GPUS = {"compression": ("bf16", "fp16"), "process_group_backend": ("nccl", "gloo")}
 """Keys of `strategy`, each with a value that works between GPUs only and one that works on CPUs."""
 
@@ -187,11 +184,6 @@ def _strategy_problems(strategy: Strategy, t: Trainer) -> Iterator[str]:
             f"strategy.static_graph=true does not work with trainer.accumulate_grad_batches={t.accumulate_grad_batches}: DDP "
             "takes a batch whose gradients are not sent for another graph; use strategy.static_graph=false."
         )
-    if strategy.name == "dp" and t.compile:
-        yield (
-            "strategy=dp copies the network to each GPU in each step, but trainer.compile=true compiles it for one; use strategy=ddp, "
-            "or trainer.compile=false."
-        )
     if strategy.name == "fsdp" and t.channels_last:
         yield (
             "strategy=fsdp splits weights by rows, but trainer.channels_last=true stores those of convolutions in another order; use "
@@ -201,9 +193,9 @@ def _strategy_problems(strategy: Strategy, t: Trainer) -> Iterator[str]:
 
 def _sync_batchnorm_problems(framework: str, strategy: str, t: Trainer) -> Iterator[str]:
     """Yield why `trainer.sync_batchnorm=true` can't work."""
-    if strategy in UNSUPPORTED:
+    if strategy == "horovod":
         yield (
-            f"strategy={strategy} normalises the rows of each {UNSUPPORTED[strategy]} separately, and trainer.sync_batchnorm=true needs "
+            f"strategy=horovod normalises the rows of each rank separately, and trainer.sync_batchnorm=true needs "
             f"those of all; use strategy={AUTO_STRATEGIES[framework][1]}, {OFF}."
         )
     elif framework == "lightning":

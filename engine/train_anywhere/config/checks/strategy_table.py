@@ -34,7 +34,6 @@ class Support:
 SUPPORTED: dict[str, dict[str, Support]] = {
     "lightning": {
         "single": Support(False, False, LAUNCHERS, "one process, one device"),
-        "dp": Support(False, False, LAUNCHERS, "torch DataParallel: one process for all devices of a node"),
         "ddp": Support(
             True, True, GENERIC_LAUNCHERS, "torch DistributedDataParallel: one process per device"
         ),

@@ -29,7 +29,7 @@ from train_anywhere.config.command.help_comments import lines_with_keys
 from train_anywhere.config.command.yaml_files import choice_problem, file_problems, yaml_sentence
 from train_anywhere.config.keys import LIST_GROUPS, SINGLE_GROUPS
 from train_anywhere.config.load import load
-from train_anywhere.config.other_names import page_address, with_keys_meant
+from train_anywhere.config.other_names import REMOVED, page_address, with_keys_meant
 from train_anywhere.config.schema import Config
 from train_anywhere.config.search_terms import find_page
 from train_anywhere.config.strict import did_you_mean, section_keys, unknown_key
@@ -193,6 +193,8 @@ def _check_file(group: str, choice: Any, choices: list[str], problems: list[str]
         problems.append(
             f"{group}={choice} is not a choice; to name a class or function, type {key}._target_={name}."
         )
+    elif removed := REMOVED.get(f"{group}.name={name}"):
+        problems.append(removed)
     elif choice is not None and name not in choices:
         page = find_page(name)
         about = f" About {name}: {page_address(page)}." if page else ""

@@ -3,11 +3,7 @@
 import traceback
 from typing import Any
 
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    IterableDataset,
-)
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from train_anywhere.data.dataset import DataSet
 from train_anywhere.data.torch.samples import is_map_style
@@ -29,26 +25,11 @@ def yields_batches(stream: IterableDataset[Any]) -> bool:
     return any(isinstance(value, DataLoader) for value in inner)
 
 
-def samplers(loader: Any) -> list[Any]:
-    """Return all objects that may have `set_epoch`: a loader, its samplers and its data set."""
-    inner = [getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset")]
-    found = [loader, *inner, getattr(inner[1], "sampler", None)]
-    return [s for s in found if s is not None]
-
-
 def is_sharded(loader: Any, ranks: int) -> bool:
     """Return whether the loader reads a different part on each of `ranks` ranks."""
-    return any(
-        getattr(s, "num_replicas", None) == ranks and hasattr(s, "set_epoch") for s in samplers(loader)
-    )
-
-
-def batch_count(loader: Any) -> int | None:
-    """Return the number of batches of a pass; None if the loader has no length."""
-    try:
-        return len(loader)
-    except TypeError:
-        return None
+    inner = [getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset")]
+    found = [loader, *inner, getattr(inner[1], "sampler", None)]
+    return any(getattr(s, "num_replicas", None) == ranks and hasattr(s, "set_epoch") for s in found)
 
 
 def raised_by_row(end: StopIteration) -> bool:

@@ -12,27 +12,24 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
 from train_anywhere.config.checks.targets import task_has_network
-from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
 from train_anywhere.data.answers import check_answers
 from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.open_data import open_splits
-from train_anywhere.data.torch.user_loader import batch_count
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.files.removal import print_once
 from train_anywhere.training.lightning.checkpoint.position import seed_everything
 from train_anywhere.training.lightning.checkpoint.restorer import WEIGHTS, read_checkpoint
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors, make_task
-from train_anywhere.training.lightning.loaders import Opener, find_source, from_module, list_loaders
+from train_anywhere.training.lightning.loaders import Opener, find_source, from_module
 from train_anywhere.training.lightning.run import load_initial_weights
 from train_anywhere.training.lightning.strategies.choose import make_strategy, pick_device
 from train_anywhere.training.lightning.strategies.hooks import add_left_out
-from train_anywhere.training.lightning.trainer import Trainer, make_trainer
+from train_anywhere.training.lightning.trainer import make_trainer
 from train_anywhere.training.lightning.weights import (
     Adapters,
     add_adapters,
@@ -41,7 +38,7 @@ from train_anywhere.training.lightning.weights import (
     refuse_other_weights,
     write_safetensors,
 )
-from train_anywhere.training.plan import Plan, build_network, limit_batches
+from train_anywhere.training.plan import build_network
 
 
 def as_numpy(tree: Any) -> Any:
@@ -52,14 +49,25 @@ def as_numpy(tree: Any) -> Any:
             return value
         return (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
 
-    return pytree.tree_map(array, tree)
+    return map_tree(array, tree)
+
+
+def map_tree(function: Callable[..., Any], *trees: Any) -> Any:
+    """Return the tree of what `function` returns for the leaves of trees of the same form."""
+    first = trees[0]
+    if isinstance(first, Mapping):
+        return {key: map_tree(function, *(tree[key] for tree in trees)) for key in first}
+    if isinstance(first, tuple | list):
+        values = [map_tree(function, *parts) for parts in zip(*trees, strict=True)]
+        return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
+    return function(*trees)
 
 
 def concatenate(batches: list[Any]) -> Any:
     """Return trees of arrays [b, ...] as one tree [n, ...]. Raises ConfigError for none."""
     if not batches:
         raise ConfigError("there is no row to predict.")
-    return pytree.tree_map(lambda *arrays: np.concatenate([np.atleast_1d(a) for a in arrays]), *batches)
+    return map_tree(lambda *arrays: np.concatenate([np.atleast_1d(a) for a in arrays]), *batches)
 
 
 LARGEST_ONNX = 2**30
@@ -145,7 +153,7 @@ class TrainedModel:
         loader = DataLoader([*samples], self.config.data.batch_size)
         return self._predict(self._make_trainer(), **_loader_arguments(self._source(), loader, "predict"))
 
-    def _predict(self, trainer: Trainer, **data: Any) -> Any:
+    def _predict(self, trainer: pl.Trainer, **data: Any) -> Any:
         with explain_lightning_errors():
             answers: list[Any] = trainer.predict(self.module, **data) or []
         return concatenate([as_numpy(answer) for answer in answers])
@@ -157,12 +165,12 @@ class TrainedModel:
                 "module yourself: load_model(RUN)(batch)."
             )
 
-    def _make_trainer(self) -> Trainer:
+    def _make_trainer(self) -> pl.Trainer:
         """Return a Trainer on one device."""
         topology = Topology()
         device = pick_device(self.config.trainer, topology)
-        strategy = make_strategy("single", self.config, topology, device, 1)
-        return make_trainer(self.config, topology, device, strategy)
+        strategy = make_strategy("single", self.config, topology, device)
+        return make_trainer(self.config, topology, strategy)
 
     @property
     def generate(self) -> Callable[[list[int], int, float, int], list[int]] | None:
@@ -199,19 +207,15 @@ class TrainedModel:
             ConfigError: the data has no such split.
         """
         source = self._source()
-        trainer, loader, length = self._open(split, source)
-        limit = getattr(self.config.trainer, f"limit_{split}_batches")
-        whole = MAX_COUNT if length is None else length
-        count = min(limit_batches(whole, limit, False), batches or whole)
-        plan = Plan(self.config.data.batch_size, 1, 1, 1, 1, 1, 1, count, count)
-        trainer.apply_plan(plan)
-        trainer.limit_val_batches = trainer.limit_test_batches = count
+        trainer, loader = self._open(split, source)
+        limit = batches or getattr(self.config.trainer, f"limit_{split}_batches")
+        trainer.limit_val_batches = trainer.limit_test_batches = limit
         data = _loader_arguments(source, loader, split)
         with explain_lightning_errors():
             return self._measure(trainer, split, predicting, data)
 
     def _measure(
-        self, trainer: Trainer, split: str, predicting: bool, data: dict[str, Any]
+        self, trainer: pl.Trainer, split: str, predicting: bool, data: dict[str, Any]
     ) -> tuple[dict[str, float], Any]:
         module, target = self.module, self.config.task.target["lightning"]
         step = {"val": "validation_step", "test": "test_step", "train": self._training_step}[split]
@@ -238,8 +242,8 @@ class TrainedModel:
         flat = [batch for part in predictions for batch in part] if several else predictions
         return metrics, concatenate([as_numpy(batch) for batch in flat])
 
-    def _open(self, split: str, source: Any) -> tuple[Trainer, Any, int | None]:
-        """Return a Trainer, the loaders of a split, and the number of batches if known."""
+    def _open(self, split: str, source: Any) -> tuple[pl.Trainer, Any]:
+        """Return a Trainer and the loaders of a split."""
         topology, trainer = Topology(), self._make_trainer()
         splits = self.splits if source is None else from_module(source, self.splits, topology, trainer)
         data = getattr(splits, split)
@@ -248,8 +252,7 @@ class TrainedModel:
         opener = Opener(self.config, topology, lambda _: None, source)
         # also training data is read in the order of its rows, without augmentation
         name = "val" if split == "train" else split
-        loader = opener.open_loader(data, name)
-        return trainer, loader, None if list_loaders(loader) else batch_count(loader)
+        return trainer, opener.open_loader(data, name)
 
     def export(self, format: str, path: Path) -> None:
         """Write the model to a file or folder.
@@ -314,7 +317,7 @@ class TrainedModel:
             )
         arguments, named = self._example()
         inputs, free = (*arguments, *named.values()), {0: torch.export.Dim.AUTO}
-        sizes = pytree.tree_map(lambda v: free if isinstance(v, Tensor) and v.ndim else None, inputs)
+        sizes = map_tree(lambda v: free if isinstance(v, Tensor) and v.ndim else None, inputs)
         network = self.network.cpu().eval()
         try:
             if format == "onnx":
@@ -367,7 +370,7 @@ class TrainedModel:
             if splits := self.list_splits():
                 self.measure(splits[0], batches=1)
             else:  # only the arguments of the network matter
-                _, loader, _ = self._open("train", self._source())
+                _, loader = self._open("train", self._source())
                 with suppress(Exception):
                     self.module.training_step(next(iter(loader)), 0)
         finally:
@@ -377,7 +380,7 @@ class TrainedModel:
                 "the steps of this module do not call it, so its arguments are not known; use --export torch."
             )
         # a clone is not a tensor of inference mode
-        example: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(
+        example: tuple[tuple[Any, ...], dict[str, Any]] = map_tree(
             lambda v: v.detach().cpu().clone() if isinstance(v, Tensor) else v, seen[0]
         )
         return example
@@ -394,7 +397,9 @@ def _run_graph(format: str, path: Path, arguments: tuple[Any, ...], named: Mappi
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path)
-    tensors = [value for value in pytree.tree_leaves((arguments, named)) if isinstance(value, Tensor)]
+    leaves: list[Any] = []
+    map_tree(leaves.append, (arguments, named))
+    tensors = [value for value in leaves if isinstance(value, Tensor)]
     inputs = zip(session.get_inputs(), tensors, strict=True)
     return session.run(None, {one.name: tensor.numpy() for one, tensor in inputs})
 

@@ -80,13 +80,20 @@ class Opener:
             return [self.open_loader(one, name) for one in split]
         if isinstance(split, DataSet) or is_map_style(split):
             return self._open_rows(split, name == "train")
-        self._check_iterable(split, name)
+        if isinstance(split, dict) or not hasattr(split, "__iter__"):
+            raise ConfigError(
+                f"the {name} split of {self._target} is a {type(split).__qualname__}, which is neither a data set (__len__ and "
+                "__getitem__ or read) nor a loader (__iter__)."
+            )
         if name == "train":
             refuse_parts(self.config, type(split).__name__)
         ranks, combined = self.topology.world_size, isinstance(split, CombinedLoader)
         again = name != "train" or self.config.trainer.epoch_limit > 1
-        if again and not combined and not self.config.trainer.fast_dev_run:
-            self._refuse_iterator(split, name)
+        if again and not combined and not self.config.trainer.fast_dev_run and hasattr(split, "__next__"):
+            raise ConfigError(
+                f"the {name} loader of {self._target} is a {type(split).__name__}, which can be read only once; return the function that "
+                "creates it."
+            )
         stream = not isinstance(split, DataLoader) or isinstance(split.dataset, IterableDataset)
         if ranks > 1 and not combined and stream and not is_sharded(split, ranks):
             self.report(
@@ -104,20 +111,6 @@ class Opener:
                 f"batches of {rows} rows of a {kind}; if it returns batches, use DataLoader(..., batch_size=None)."
             )
         return DataLoader(split, batch_size=rows)
-
-    def _refuse_iterator(self, split: Any, name: str) -> None:
-        if hasattr(split, "__next__"):
-            raise ConfigError(
-                f"the {name} loader of {self._target} is a {type(split).__name__}, which can be read only once; return the function that "
-                "creates it."
-            )
-
-    def _check_iterable(self, split: Any, name: str) -> None:
-        if isinstance(split, dict) or not hasattr(split, "__iter__"):
-            raise ConfigError(
-                f"the {name} split of {self._target} is a {type(split).__qualname__}, which is neither a data set (__len__ and "
-                "__getitem__ or read) nor a loader (__iter__)."
-            )
 
     def _open_rows(self, data: Any, train: bool) -> BatchLoader:
         """Return the loader of a data set: global batches by seed and epoch, the same on any number of ranks."""
@@ -177,15 +170,6 @@ def is_collection(split: Any) -> bool:
     named = isinstance(split, dict)
     inner = split.values() if isinstance(split, dict) else split
     return all(is_source(one, named) or is_collection(one) for one in inner)
-
-
-def list_loaders(split: Any) -> dict[Any, Any]:
-    """Return the loaders or data sets in a list, tuple or dict by their keys."""
-    if not isinstance(split, dict | list | tuple):
-        return {}
-    named = isinstance(split, dict)
-    inner = dict(split) if isinstance(split, dict) else dict(enumerate(split))
-    return inner if all(is_source(one, named) for one in inner.values()) else {}
 
 
 def find_source(

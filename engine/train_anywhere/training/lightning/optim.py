@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import lightning.pytorch as pl
 from torch import nn, optim
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -170,12 +169,12 @@ def _check_plateau(schedule: OtherSchedule, checkpoint: Checkpoint, scheduler: R
 
 
 def set_learning_rate(
-    module: pl.LightningModule, config: Config, plan: Plan, devices: int, optimizer: optim.Optimizer
+    config: Config, plan: Plan, step: int, devices: int, optimizer: optim.Optimizer
 ) -> None:
-    """Set the learning rate of the current step in all groups, unless torch's schedule does."""
+    """Set the learning rate of optimizer step `step`, from 0, in all groups, unless torch's schedule does."""
     if isinstance(config.schedule, OtherSchedule):
         return
-    position = (config.optimizer, config.schedule, plan, module.trainer.steps_done, devices)
+    position = (config.optimizer, config.schedule, plan, step, devices)
     lr = learning_rate(*position)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(*position, group[BASE_LR]) if BASE_LR in group else lr

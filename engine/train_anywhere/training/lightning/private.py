@@ -1,4 +1,4 @@
-"""The private names of Lightning that the engine uses. Without one of them a feature is off, and a line says so."""
+"""The private names of Lightning and torch that the engine uses. Without one of them a feature is off, and a line says so."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -76,3 +76,9 @@ def without_max_steps(trainer: pl.Trainer) -> Iterator[None]:
     most, loop.max_steps = loop.max_steps, -1
     yield
     loop.max_steps = most
+
+
+def forget_groups(mesh: Any) -> None:
+    """Let a mesh forget its process groups: torch caches the mesh, and they must end before Python does."""
+    with _feature("a process group of fsdp ends with Python"):
+        mesh._pg_registry.clear()

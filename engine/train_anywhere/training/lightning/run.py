@@ -1,6 +1,7 @@
 """Train one rank with Lightning, from the configuration to the outcome."""
 
 import gc
+import pickle
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
@@ -63,7 +64,6 @@ from train_anywhere.training.lightning.setup import (
     open_writer,
     refuse_different_weights,
 )
-from train_anywhere.training.lightning.trainer import Trainer
 from train_anywhere.training.lightning.weights import FileWeights, find_adapters, read_base, stored_base
 from train_anywhere.training.order import State, Training, index_shards
 from train_anywhere.training.plan import refuse_other_framework, uneven_rows_note
@@ -117,7 +117,7 @@ def train(config: Config, process: RankProcess) -> Outcome:
     index_shards(config, process)
     recorder = process.recorder
     try:
-        outcome = train_and_test(config, process)
+        outcome = LightningTraining(config, process).run()
     except BaseException as error:
         if recorder and recorder.steps_done:
             steps = recorder.steps_done()
@@ -139,15 +139,11 @@ def save_memory_snapshot(process: RankProcess, error: BaseException) -> None:
     """Write what is allocated on the GPU to RUN/debug, after it ran out of memory."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         file = process.run.debug / f"{launch_id()}-rank-{process.topology.rank}-memory.pickle"
-        with suppress(Exception):  # a full disk, or another version of this private function
+        with suppress(Exception):  # such as a full disk
             make_folder(process.run.debug)
-            torch.cuda.memory._dump_snapshot(str(file))
+            segments = torch.cuda.memory_snapshot()
+            file.write_bytes(pickle.dumps({"segments": segments, "device_traces": []}))
             error.memory_snapshot = file  # for launch/failure.py
-
-
-def train_and_test(config: Config, process: RankProcess) -> Outcome:
-    """Train and test. The process group still exists afterwards."""
-    return LightningTraining(config, process).run()
 
 
 class LightningTraining(Training):
@@ -157,9 +153,11 @@ class LightningTraining(Training):
     _checkpoints: CheckpointCallback | None = None
     _progress: Progress
 
-    def make_trainer(self) -> Trainer:
+    def make_trainer(self) -> pl.Trainer:
         """Return the Trainer, after the ranks have connected."""
-        self._trainer = connect_trainer(self.config, self.process.topology, self.process.heartbeat)
+        self._trainer = connect_trainer(
+            self.config, self.process.topology, self.process.heartbeat, self.process.run.path
+        )
         return self._trainer
 
     def open_data(self) -> Splits:
@@ -228,12 +226,12 @@ class LightningTraining(Training):
         trainer, writers = setup.trainer, list[StateWriter]()  # none before the checkpoints are opened
         self._progress = progress = self.stack.enter_context(open_progress(setup, config, process, writers))
         recorder = process.recorder if progress.live else None
-        trainer.when_opened(lambda _: print_header(setup, config, progress, recorder))
-        writer, seen = open_writer(trainer, process.run, config, process.recorder)
+        setup.course.when_opened(lambda _: print_header(setup, config, progress, recorder))
+        writer, seen = open_writer(trainer, setup.course, process.run, config, process.recorder)
         writers.append(writer)
         metrics = make_metrics(setup, config, process, progress, writer.newest)
         self._checkpoints = checkpoints = CheckpointCallback(writer, metrics, seen)
-        trainer.when_opened(lambda _: note_start(trainer, checkpoints))
+        setup.course.when_opened(lambda _: note_start(trainer, checkpoints))
         self.stack.enter_context(writer.checkpointer or nullcontext())
         return checkpoints
 
@@ -242,6 +240,7 @@ class LightningTraining(Training):
         if self._checkpoints is None:
             return None
         writer, trainer, progress = self._checkpoints.writer, self._setup.trainer, self._progress
+        course = self._setup.course
         if state == "failed":
             with suppress(CheckpointError):  # the first error counts
                 writer.publish_shards()
@@ -255,12 +254,12 @@ class LightningTraining(Training):
         return Outcome(
             state=state,
             epoch=writer.newest.epoch if writer.newest else trainer.current_epoch,
-            step=trainer.steps_done,
+            step=course.steps_done,
             metrics={name: value for name, value in metrics.items() if name != "lr"},
             checkpoint=str(writer.newest.path) if writer.newest else None,
             rate=progress.throughput.mean(),
             unit=progress.throughput.unit,
-            ended_by=trainer.early_end,
+            ended_by=course.early_end(trainer),
         )
 
 
@@ -290,7 +289,7 @@ def open_progress(
         heartbeat=process.heartbeat,
         newest=newest,
         record=process.recorder.record_note if process.recorder else None,
-        steps_done=lambda: trainer.steps_done,
+        steps_done=lambda: setup.course.steps_done,
         profile=profile,
     )
 
@@ -320,7 +319,7 @@ def make_metrics(
     observers = Observers(Features.of(config).observers(rank))
     writes = trainer.is_global_zero and not config.trainer.fast_dev_run
     timer = Timer(config.trainer, saved.seconds if saved else 0.0)
-    agreement = Agreement(process.stop, timer, progress, observers, writes)
+    agreement = Agreement(setup.course, process.stop, timer, progress, observers, writes)
     monitors = [config.checkpoint.monitor, config.trainer.early_stopping.monitor]
     over_ranks = OverRanks(trainer, setup.module, monitors) if trainer.world_size > 1 else None
     recorder = process.recorder if writes else None
@@ -330,7 +329,7 @@ def make_metrics(
         recorder.record_facts(describe_data(batch, setup.facts))
 
     metrics = MetricsCallback(
-        config, setup.plan, progress, agreement, over_ranks, record if recorder else None
+        config, setup.course, progress, agreement, over_ranks, record if recorder else None
     )
     if saved:
         metrics.resume(saved.metrics)
@@ -373,9 +372,13 @@ def fit(setup: Setup, checkpoints: CheckpointCallback, run: RunDir) -> None:
     path = newest.path / FILE if newest else None
     with explain_lightning_errors():
         trainer.fit(setup.module, **loaders, ckpt_path=path, weights_only=True)
-    if line := trainer.early_end:
+    if not checkpoints.config.trainer.fast_dev_run and checkpoints not in trainer.callbacks:
+        raise ConfigError(
+            "user code has removed this project's callbacks from trainer.callbacks, so nothing was saved; append to the list instead."
+        )
+    if line := setup.course.early_end(trainer):
         checkpoints.metrics.progress.note(line)
-    unfinished = trainer.steps_done < setup.plan.total_steps
+    unfinished = setup.course.steps_done < setup.plan.total_steps
     if (check.batches or unfinished) and (note := check.check(trainer)):
         checkpoints.metrics.progress.note(note)
 
@@ -383,7 +386,7 @@ def fit(setup: Setup, checkpoints: CheckpointCallback, run: RunDir) -> None:
 def save_end_weights(setup: Setup, checkpoints: CheckpointCallback) -> None:
     """Validate and save again if end hooks changed the weights. Raises TrainingStopped."""
     trainer, module, writer, metrics = setup.trainer, setup.module, checkpoints.writer, checkpoints.metrics
-    late, saved = bool(changed_weights(module, trainer.validated_weights.before_end)), dict[str, Any]()
+    late, saved = bool(changed_weights(module, checkpoints.weights.before_end)), dict[str, Any]()
     if late and writer.shards:
         metrics.progress.note(
             "on_train_end or on_fit_end changes the weights: with fsdp, the weights from before it are saved and tested."

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -44,6 +45,7 @@ from train_anywhere.training.lightning.dropin.model import (
     make_loggers,
     make_task,
 )
+from train_anywhere.training.lightning.dropin.trainable import refuse_uneven_batches
 from train_anywhere.training.lightning.dropin.visible import RunCheckpoints
 from train_anywhere.training.lightning.hardware import apply_hardware_options
 from train_anywhere.training.lightning.loaders import (
@@ -52,14 +54,15 @@ from train_anywhere.training.lightning.loaders import (
     open_loaders,
     takes_batch_size,
 )
+from train_anywhere.training.lightning.loop.course import Course
 from train_anywhere.training.lightning.loop.early_stop import EarlyStop
 from train_anywhere.training.lightning.loop.moments import Moments
 from train_anywhere.training.lightning.loop.steps import training_loaders
 from train_anywhere.training.lightning.loop.tensorboard import TensorBoard
-from train_anywhere.training.lightning.strategies.choose import DataParallel, make_strategy, pick_device
+from train_anywhere.training.lightning.strategies.choose import make_strategy, pick_device
 from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
-from train_anywhere.training.lightning.trainer import Trainer, make_trainer
+from train_anywhere.training.lightning.trainer import make_trainer
 from train_anywhere.training.lightning.weights import add_adapters
 from train_anywhere.training.plan import (
     Plan,
@@ -83,14 +86,19 @@ class Setup:
         facts: facts of the data set.
     """
 
-    trainer: Trainer
+    trainer: pl.Trainer
     module: pl.LightningModule
     optimizer: ConfiguredOptimizer
-    plan: Plan
+    course: Course
     loaders: UserLoaders
     devices: int
     strategy: str
     facts: Mapping[str, Any]
+
+    @property
+    def plan(self) -> Plan:
+        """The size of the run."""
+        return self.course.plan
 
 
 def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None = None) -> Setup:
@@ -99,14 +107,15 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
     return make_module(config, topology, trainer, open_data(config, topology))
 
 
-def connect_trainer(config: Config, topology: Topology, heartbeat: Heartbeat) -> Trainer:
-    """Return the Trainer after the ranks have connected."""
+def connect_trainer(
+    config: Config, topology: Topology, heartbeat: Heartbeat, folder: Path | None = None
+) -> pl.Trainer:
+    """Return the Trainer after the ranks have connected. User code writes into `folder`."""
     seed_everything(config.seed)
     os.environ["PL_GLOBAL_SEED"] = str(config.seed)  # Lightning's samplers and user code read it
-    name, devices = running_strategy(config, topology)
-    device = pick_device(config.trainer, topology)
-    strategy = make_strategy(name, config, topology, device, devices)
-    trainer = make_trainer(config, topology, device, strategy)
+    name, _ = running_strategy(config, topology)
+    strategy = make_strategy(name, config, topology, pick_device(config.trainer, topology))
+    trainer = make_trainer(config, topology, strategy, folder)
     heartbeat.at("meeting")
     strategy.setup_environment()  # connects the ranks
     heartbeat.at("preparing")
@@ -121,15 +130,14 @@ def open_data(config: Config, topology: Topology) -> Splits:
     return open_splits(config.data, "lightning", config.seed, Features.of(config).stager, batch_size=size)
 
 
-def make_module(config: Config, topology: Topology, trainer: Trainer, data: Splits) -> Setup:
+def make_module(config: Config, topology: Topology, trainer: pl.Trainer, data: Splits) -> Setup:
     """Return the module, its loaders and the plan of the run."""
     strategy, (name, devices) = trainer.strategy, running_strategy(config, topology)
     build = strategy.build if isinstance(strategy, FullyShardedStrategy) else lambda make: make()
     silent = config.monitor.progress == "none" or not trainer.is_global_zero
     report: Callable[[str], None] = (lambda line: None) if silent else partial(print, flush=True)
-    plan = replace(make_user_plan(config, math.inf, True, True, None), known=False)
-    optimizer = ConfiguredOptimizer(trainer, config, plan, devices)
-    network = None
+    course = Course(replace(make_user_plan(config, math.inf, True, True, None), known=False))
+    optimizer = ConfiguredOptimizer(trainer, config, course, devices)
     if task_has_network(config.task, "lightning"):
         module = build(lambda: make_task(config.task))
         add_adapters(module, config, whole=True)
@@ -139,18 +147,18 @@ def make_module(config: Config, topology: Topology, trainer: Trainer, data: Spli
         network = make_network(config, data, build)
         module = make_task(config.task, network=network, make_optimizer=optimizer.make_optimizer)
     loaders = open_loaders(config, data, topology, module, report)
-    trainer.when_opened(lambda batches: plan.update(opened_plan(config, trainer, loaders, batches, report)))
+    course.when_opened(lambda _: refuse_uneven_batches(trainer))
+    course.when_opened(
+        lambda batches: course.plan.update(opened_plan(config, trainer, loaders, batches, report))
+    )
     for note in [*data.notes, *batchnorm_notes(config, (name for name, _ in module.named_buffers()))]:
         report(note)
     apply_hardware_options(module, config.trainer, strategy)
-    if isinstance(strategy, DataParallel) and network is not None:
-        strategy.split(network)
-    trainer.apply_plan(plan)
-    return Setup(trainer, module, optimizer, plan, loaders, devices, name, data.facts)
+    return Setup(trainer, module, optimizer, course, loaders, devices, name, data.facts)
 
 
 def opened_plan(
-    config: Config, trainer: Trainer, loaders: UserLoaders, batches: float, report: Callable[[str], None]
+    config: Config, trainer: pl.Trainer, loaders: UserLoaders, batches: float, report: Callable[[str], None]
 ) -> Plan:
     """Return the plan of a run whose loaders Lightning has just opened."""
     if math.isinf(batches):
@@ -257,22 +265,22 @@ def refuse_different_weights(module: nn.Module, strategy: Strategy) -> None:
 
 
 def open_writer(
-    trainer: Trainer, run: RunDir, config: Config, recorder: RunRecorder | None
+    trainer: pl.Trainer, course: Course, run: RunDir, config: Config, recorder: RunRecorder | None
 ) -> tuple[StateWriter, RunCheckpoints]:
-    """Return the writer of checkpoints, and what user code sees. The Trainer is resumed."""
+    """Return the writer of checkpoints, and what user code sees. The course is that of the newest one."""
     sharded = isinstance(trainer.strategy, FullyShardedStrategy)
     writes = not config.trainer.fast_dev_run and trainer.is_global_zero
     checkpointer = open_checkpointer(config.checkpoint, run, sharded=sharded) if writes else None
     saved = trainer.strategy.broadcast(checkpointer.store.newest_good() if checkpointer else None)
     if writes and recorder:
         recorder.record_first_step(saved.step if saved else 0)
-        recorder.follow(lambda: trainer.steps_done)
+        recorder.follow(lambda: course.steps_done)
     if saved:
         refuse_other_framework(saved, "lightning")
         if (saved.path / METADATA).exists() != sharded:
             written, fix = ("whole", "ddp") if sharded else ("in shards", "fsdp")
             raise CheckpointError(f"{saved.path} was written {written}; resume with strategy={fix}.")
-        trainer.resume_at(saved.step)
+        course.resume_at(saved.step)
     shards = None
     if sharded:  # all ranks open them together
         local = find_run_folder(run.path, config.checkpoint.local)
@@ -288,7 +296,7 @@ def open_writer(
     return writer, seen
 
 
-def note_start(trainer: Trainer, checkpoints: CheckpointCallback) -> None:
+def note_start(trainer: pl.Trainer, checkpoints: CheckpointCallback) -> None:
     """Print where training continues, and which checkpoint will be the best."""
     config, saved, note = checkpoints.config, checkpoints.writer.newest, checkpoints.metrics.progress.note
     if saved:
@@ -298,7 +306,7 @@ def note_start(trainer: Trainer, checkpoints: CheckpointCallback) -> None:
 
 
 def add_callbacks(
-    trainer: Trainer,
+    trainer: pl.Trainer,
     module: pl.LightningModule,
     checkpoints: CheckpointCallback,
     optimizer: ConfiguredOptimizer,
@@ -310,11 +318,14 @@ def add_callbacks(
     config, metrics = checkpoints.config, checkpoints.metrics
     saves = [] if config.trainer.fast_dev_run else [checkpoints]
     trainer.strategy.training_loaders.report = metrics.progress.report  # type: ignore[attr-defined]
-    trainer.callbacks.insert(0, metrics.clock)
-    if metrics.over_ranks:
-        trainer.callbacks.insert(0, metrics.over_ranks)
     over = [metrics.epoch_over, *(one.epoch_over for one in saves)]
-    trainer.callbacks.insert(0, Moments(trainer.loaders_opened, *over))
+    trainer.callbacks = [
+        Moments(metrics.course.loaders_opened, *over),
+        *([metrics.over_ranks] if metrics.over_ranks else []),
+        metrics.clock,
+        checkpoints.weights,
+        *trainer.callbacks,
+    ]
     report, every = metrics.progress.note, config.monitor.compare_weights_every_n_epochs
     own = task_has_network(config.task, "lightning") and is_overridden("configure_optimizers", module)
     if not is_overridden("configure_optimizers", module):
@@ -329,14 +340,14 @@ def add_callbacks(
         *make_callbacks(config.callbacks, isinstance(trainer.strategy, FullyShardedStrategy)),
         checkpoints.seen,
         *([CompareWeights(every)] if every and not checkpoints.writer.shards else []),
-        RankState(config.seed, metrics.progress.report),
+        RankState(config.seed, metrics.course, metrics.progress.report),
         metrics,
         early,
         *saves,
     ]
 
 
-def add_loggers(trainer: Trainer, run: RunDir, checkpoints: CheckpointCallback) -> None:
+def add_loggers(trainer: pl.Trainer, run: RunDir, checkpoints: CheckpointCallback) -> None:
     """Add the loggers of the configuration, TensorBoard, and metrics.csv."""
     config, metrics, saved = checkpoints.config, checkpoints.metrics, checkpoints.writer.newest
     loggers: list[Logger] = []
@@ -350,5 +361,4 @@ def add_loggers(trainer: Trainer, run: RunDir, checkpoints: CheckpointCallback) 
             events = checkpointer.events if checkpointer else EventFileSync(None, run.tensorboard)
             # Lightning counts steps from 0
             loggers.append(TensorBoard(events, step - 1))
-    trainer.use_folder(run.path)
     listen(trainer, loggers or [RunLogger("run", run.path, run.id)], metrics.receive)

@@ -259,13 +259,13 @@ def add_adapters(module: nn.Module, config: Config, whole: bool) -> Adapters | N
             "model.lora.targets=null is for models of transformers only; name layers: model.lora.targets=[q_proj,v_proj]."
         )
     adapters = Adapters(module, config.model.lora, describe_base(config, whole))
-    module._adapters = adapters
+    module.lora_adapters = adapters
     return adapters
 
 
 def find_adapters(module: nn.Module) -> tuple[str, Adapters] | None:
     """Return the adapters in a module with the prefix of their names, or None."""
-    found = ((name, getattr(one, "_adapters", None)) for name, one in module.named_modules())
+    found = ((name, getattr(one, "lora_adapters", None)) for name, one in module.named_modules())
     return next(((f"{n}." if n else "", a) for n, a in found if isinstance(a, Adapters)), None)
 
 

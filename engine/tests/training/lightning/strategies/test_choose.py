@@ -25,13 +25,13 @@ MakeConfig = Callable[..., Config]
 @pytest.mark.parametrize("name", sorted(set(SUPPORTED["lightning"]) - {"horovod"}))
 def test_every_strategy_of_the_table_can_be_made(name: str, make_config: MakeConfig) -> None:
     config = make_config("strategy=auto" if name == "single" else f"strategy={name}")
-    assert isinstance(make_strategy(name, config, Topology(), torch.device("cpu"), 1), Strategy)
+    assert isinstance(make_strategy(name, config, Topology(), torch.device("cpu")), Strategy)
 
 
 def test_bf16_is_sent_between_gpus_only(make_config: MakeConfig) -> None:
     config = make_config("strategy=ddp", "strategy.compression=bf16")
     with pytest.raises(ConfigError, match=r"needs GPUs.* use strategy\.compression=fp16"):
-        make_strategy("ddp", config, Topology(), torch.device("cpu"), 1)
+        make_strategy("ddp", config, Topology(), torch.device("cpu"))
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp"])
@@ -40,10 +40,10 @@ def test_sync_batchnorm_is_for_several_gpus(name: str, make_config: MakeConfig) 
     config, cpu = make_config(f"strategy={name}", "trainer.sync_batchnorm=true"), torch.device("cpu")
     two = Topology(world_size=2, local_world_size=2)
     with pytest.raises(ConfigError, match=r"needs GPUs.* use trainer\.sync_batchnorm=false"):
-        make_strategy(name, config, two, cpu, 2)
+        make_strategy(name, config, two, cpu)
     for topology, layers in ((Topology(), type(None)), (two, TorchSyncBatchNorm)):
-        alone = make_strategy(name, config, Topology(), cpu, 1)
-        assert type(make_trainer(config, topology, cpu, alone).strategy._layer_sync) is layers
+        alone = make_strategy(name, config, Topology(), cpu)
+        assert type(make_trainer(config, topology, alone).strategy._layer_sync) is layers
 
 
 class Looked(Exception):
@@ -84,8 +84,8 @@ def test_the_places_of_an_uneven_job(
     )
     config = make_config("strategy=ddp", "data.batch_size=96")
     cpu = torch.device("cpu")
-    strategy = make_strategy("ddp", config, topology, cpu, 3)
-    trainer = make_trainer(config, topology, cpu, strategy)
+    strategy = make_strategy("ddp", config, topology, cpu)
+    trainer = make_trainer(config, topology, strategy)
     trainer.strategy.set_world_ranks()
     assert (trainer.world_size, trainer.global_rank, trainer.local_rank) == (3, rank, 0)
     assert (trainer.node_rank, trainer.num_nodes) == (rank // 2, 2)
@@ -104,7 +104,7 @@ def test_slurm_variables_do_not_matter(make_config: MakeConfig, monkeypatch: pyt
         monkeypatch.setenv(f"SLURM_{name}", value)
     config = make_config()
     cpu = torch.device("cpu")
-    trainer = make_trainer(config, Topology(), cpu, make_strategy("single", config, Topology(), cpu, 1))
+    trainer = make_trainer(config, Topology(), make_strategy("single", config, Topology(), cpu))
     assert (trainer.world_size, trainer.global_rank) == (1, 0)
 
 

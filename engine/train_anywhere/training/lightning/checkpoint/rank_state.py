@@ -21,6 +21,7 @@ from train_anywhere.training.lightning.checkpoint.attributes import (
 )
 from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
 from train_anywhere.training.lightning.checkpoint.position import seed_everything
+from train_anywhere.training.lightning.loop.course import Course
 from train_anywhere.training.lightning.private import continue_logging, logged_values, validated_batches
 from train_anywhere.training.plan import device_count_message
 
@@ -40,8 +41,8 @@ class RankState(pl.Callback):
         seed: the seed of the run. Each rank derives its own from it, so that dropout differs between the ranks' rows.
     """
 
-    def __init__(self, seed: int, report: Callable[[str], None]) -> None:
-        self.seed, self.report = seed, report
+    def __init__(self, seed: int, course: Course, report: Callable[[str], None]) -> None:
+        self.seed, self.course, self.report = seed, course, report
         self.saved: dict[str, Any] = {}
         self.saved_ranks = 0
         self.attributes: Attributes | None = None
@@ -57,8 +58,7 @@ class RankState(pl.Callback):
             self.report(device_count_message(self.saved_ranks, trainer.world_size))
         # rank 0 continues with the numbers that Lightning alone would draw
         if trainer.global_rank or resumes:
-            own: Any = trainer
-            sequence = np.random.SeedSequence([self.seed, own.steps_done, trainer.global_rank])
+            sequence = np.random.SeedSequence([self.seed, self.course.steps_done, trainer.global_rank])
             seed_everything(int(sequence.generate_state(1)[0]))
 
     def keep_states(self, trainer: pl.Trainer) -> None:
@@ -166,7 +166,7 @@ def _logged_metrics(trainer: pl.Trainer) -> list[dict[str, Any]]:
             "reduce_fx": meta.reduce_fx.__name__,
             "sync": meta.sync.should,
             "first": meta.sync.rank_zero_only,
-            "caches": (metric._forward_cache, metric._computed),
+            "caches": {n: v for n, v in vars(metric).items() if v is None or isinstance(v, Tensor)},
         }
         if metric.is_tensor:
             entry |= {"value": metric.value, "size": getattr(metric, "cumulated_batch_size", None)}
@@ -207,7 +207,7 @@ def _restore_logged(trainer: pl.Trainer, module: pl.LightningModule, entry: dict
     )
     metric = results[f"{fx}.{name}"]
     metric.meta.sync.should = entry["sync"]
-    metric._forward_cache, metric._computed = move_data_to_device(entry["caches"], module.device)
+    vars(metric).update(move_data_to_device(entry["caches"], module.device))
     if "value" in entry:
         metric.value = value
         if entry["size"] is not None:

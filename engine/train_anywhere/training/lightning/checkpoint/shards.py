@@ -6,6 +6,8 @@ import pickle
 import re
 import shutil
 from concurrent.futures import Future
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -20,8 +22,6 @@ from torch.distributed.checkpoint import (
     SavePlan,
     SavePlanner,
 )
-from torch.distributed.checkpoint._nested_dict import set_element
-from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     MetadataIndex,
@@ -85,8 +85,9 @@ class ShardPlanner(DefaultLoadPlanner):
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Read an entry. Raises pickle.UnpicklingError if it is not a plain value."""
-        plain = torch.load(value, weights_only=True)
-        set_element(self.original_state_dict, self.mappings[read_item.dest_index.fqn], plain)
+        *path, last = self.mappings[read_item.dest_index.fqn]
+        inner: Any = reduce(getitem, path, self.original_state_dict)
+        inner[last] = torch.load(value, weights_only=True)
 
 
 def _read(path: Path) -> Metadata:
@@ -119,10 +120,9 @@ def _plain(metadata: object) -> TypeGuard[Metadata]:
     )
 
 
-def _inside(place: object) -> bool:
+def _inside(place: Any) -> bool:
     return (
-        isinstance(place, _StorageInfo)
-        and isinstance(place.relative_path, str)
+        isinstance(getattr(place, "relative_path", None), str)
         and place.relative_path.endswith(".distcp")
         and "/" not in place.relative_path
         and not getattr(place, "transform_descriptors", None)

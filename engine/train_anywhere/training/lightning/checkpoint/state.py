@@ -30,6 +30,7 @@ from train_anywhere.training.lightning.checkpoint.shards import Shards
 from train_anywhere.training.lightning.dropin.trainable import repeat_start_hooks, skip_batches
 from train_anywhere.training.lightning.dropin.user_code import overrides
 from train_anywhere.training.lightning.dropin.validated_weights import (
+    ValidatedWeights,
     Weights,
     with_training_weights,
     with_validated_weights,
@@ -39,6 +40,7 @@ from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 from train_anywhere.training.lightning.loop.steps import (
     accumulates,
     is_last_batch,
+    is_stopping,
     newest_epoch,
     steps_are_over,
     training_loaders,
@@ -65,14 +67,17 @@ class CheckpointCallback(pl.Callback):
         writer: writes the state; `trainer.save_checkpoint` calls it as the strategy's `checkpoint_io`.
 
     Attributes:
+        weights: the callback that keeps the weights of the newest validation.
         start: the epoch and batch to start with.
         pending: whether a validation comes first, before or in which the run was stopped.
         ended: whether user code had ended the training, in a run of the same length.
     """
 
     def __init__(self, writer: "StateWriter", metrics: MetricsCallback, seen: RunCheckpoints) -> None:
+        self.weights = ValidatedWeights()
         self.writer, self.metrics, self.seen, self.agreement = writer, metrics, seen, metrics.agreement
-        self.config, self.plan, self.start = metrics.config, metrics.plan, (0, 0)
+        self.config, self.course, self.start = metrics.config, metrics.course, (0, 0)
+        self.plan = metrics.plan
         self.pending, self._validated, self.ended = False, True, False
         self._loaded: dict[str, Any] = {}
         self._continues = False  # whether the epoch continues after the checkpoint
@@ -99,7 +104,7 @@ class CheckpointCallback(pl.Callback):
                 epoch - epoch % every if every else 0
             )  # the loaders are of it
             loop.setup_data()
-            trainer.loaders_opened()
+            self.course.loaders_opened(trainer)
             self._restore_position(trainer, checkpoint, self.writer.newest)
             with without_max_steps(trainer):
                 loop.load_state_dict(state)
@@ -133,7 +138,7 @@ class CheckpointCallback(pl.Callback):
         self.ended = checkpoint.get("ended") == self.plan.total_steps
         if self.ended and not (waits or checkpoint.get("continues")) and self.start[1]:
             self.start = (self.start[0] + 1, 0)  # the epoch was over for all hooks
-        epoch, batch, step = *self.start, trainer.steps_done
+        epoch, batch, step = *self.start, self.course.steps_done
         last = batch > 0 and waits_last
         self.pending = last or (waits and self.start == (saved.epoch, saved.batch))
         if any(isinstance(callback, ModelPruning) for callback in trainer.callbacks):
@@ -153,7 +158,7 @@ class CheckpointCallback(pl.Callback):
         fast, settings = self.config.trainer.fast_dev_run, self.config.trainer
         trainer.fit_loop.max_epochs = 1 if fast else settings.max_epochs
         if (self.agreement.timer.was_over or self.ended) and not self.pending:
-            trainer.should_stop = True
+            self.course.end(trainer)
         watching = [c for c in trainer.lr_scheduler_configs if c.reduce_on_plateau and c.interval == "step"]
         if watching and pl_module.automatic_optimization:
             raise ConfigError(
@@ -191,21 +196,21 @@ class CheckpointCallback(pl.Callback):
         if not accumulates(trainer):  # a checkpoint does not hold accumulated gradients
             if self._is_due(trainer, trainer.current_epoch + 1 if validated else None):
                 self._continues = True
-                self._save_state(trainer, value=self._monitored_value() if validated else None)
+                self._write_state(trainer, value=self._monitored_value() if validated else None)
                 self._continues = False
             self._raise_if_stopping()
         if validated:
-            trainer.validated_weights.forget()
+            self.weights.forget()
 
     def _is_due(self, trainer: pl.Trainer, epochs: int | None = None) -> bool:
         """Return whether a checkpoint is due after a step, or after so many `epochs`."""
         agreed, every = self.agreement, self.config.checkpoint.every_n_epochs
-        due = agreed.observers.reach(trainer.steps_done) or agreed.stopping or agreed.saving
+        due = agreed.observers.reach(self.course.steps_done) or agreed.stopping or agreed.saving
         return due or (epochs is not None and is_multiple(epochs, every))
 
     def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
         """Save or stop here if steps read the batches themselves."""
-        over = trainer.should_stop or is_last_batch(trainer) or steps_are_over(trainer)
+        over = is_stopping(trainer) or is_last_batch(trainer) or steps_are_over(trainer)
         if trainer.strategy.steps_read and not over and not validation_follows(trainer):
             self.between_steps(trainer)
 
@@ -213,7 +218,7 @@ class CheckpointCallback(pl.Callback):
         """Raise TrainingStopped if requested, unless hooks have swapped weights."""
         if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking:
             self._raise_if_stopping()
-        elif not trainer.validated_weights.swapped:
+        elif not self.weights.swapped:
             self.before_validation(trainer)
 
     def before_validation(self, trainer: Any) -> None:
@@ -221,15 +226,15 @@ class CheckpointCallback(pl.Callback):
         between = is_last_batch(trainer) or (self.metrics.mid_epoch and not accumulates(trainer))
         if self.agreement.stopping and between and not steps_are_over(trainer):
             self.metrics.metrics.update(self.metrics.epoch_metrics)  # of the last step
-            self._save_state(trainer, value=None, validated=False)
+            self._write_state(trainer, value=None, validated=False)
             raise TrainingStopped
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save or raise TrainingStopped if due, at the end of an epoch and of all hooks."""
         epochs = newest_epoch(trainer) + 1
-        over = trainer.should_stop or epochs == trainer.max_epochs or steps_are_over(trainer)
+        over = is_stopping(trainer) or epochs == trainer.max_epochs or steps_are_over(trainer)
         if over or self._is_due(trainer, epochs):
-            self._save_state(trainer, value=self._monitored_value())
+            self._write_state(trainer, value=self._monitored_value())
         self.seen.end_epoch(over)
         self._raise_if_stopping()
 
@@ -252,9 +257,9 @@ class CheckpointCallback(pl.Callback):
             return None
         return checkpoint_score(self.metrics.monitored_metrics("checkpoint.monitor", monitor), monitor)
 
-    def _save_state(self, trainer: pl.Trainer, value: float | None, validated: bool = True) -> None:
+    def _write_state(self, trainer: pl.Trainer, value: float | None, validated: bool = True) -> None:
         """Save a checkpoint, with the monitored value of exactly these weights."""
-        step, epoch, batch = trainer.steps_done, newest_epoch(trainer), trainer.fit_loop.batch_idx + 1
+        step, epoch, batch = self.course.steps_done, newest_epoch(trainer), trainer.fit_loop.batch_idx + 1
         if is_last_batch(trainer) and validated:
             epoch, batch = epoch + 1, 0
         start, self._validated = time.monotonic(), validated
@@ -276,13 +281,13 @@ class CheckpointCallback(pl.Callback):
 @contextmanager
 def _metrics_kept(trainer: pl.Trainer) -> Iterator[None]:
     """Undo what hooks change that read metrics before training, when there are none yet."""
-    computed = [(metric, metric._computed) for metric in logged_values(trainer).values()]
+    before = [(metric, dict(vars(metric))) for metric in logged_values(trainer).values()]
     yield
     shown: Any = (trainer.callback_metrics, trainer.logged_metrics, trainer.progress_bar_metrics)
     for metrics in shown:
         metrics.clear()
-    for metric, value in computed:
-        metric._computed = value
+    for metric, attributes in before:
+        vars(metric).update(attributes)
 
 
 class StateWriter(TorchCheckpointIO):

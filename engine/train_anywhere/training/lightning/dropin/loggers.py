@@ -1,5 +1,6 @@
 """Loggers of the configuration as the Trainer and user code see them, and a listener to what they get."""
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
 from pathlib import Path
@@ -10,7 +11,6 @@ from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.loggers.logger import DummyExperiment
 from torch import Tensor
 
-from train_anywhere.training.lightning.dropin.visible import caller
 from train_anywhere.training.tracking import GuardedLogger
 
 
@@ -91,7 +91,8 @@ def _receiving(
     log_metrics: Callable[..., Any], trainer: pl.Trainer, receive: Receiver, first: bool
 ) -> Callable[..., Any]:
     def received(*arguments: Any, **named: Any) -> Any:
-        looping = str(caller().f_globals.get("__name__")).startswith("lightning.pytorch.trainer.")
+        frame: Any = inspect.currentframe()
+        looping = str(frame.f_back.f_globals.get("__name__")).startswith("lightning.pytorch.trainer.")
         values = _numbers(named["metrics"] if "metrics" in named else arguments[0])
         if looping and values.get("epoch") == trainer.current_epoch:
             del values["epoch"]  # Lightning adds it

@@ -26,8 +26,8 @@ from train_anywhere.tasks import Task
 from train_anywhere.training.lightning.dropin.loggers import RunLogger, RunWandb
 from train_anywhere.training.lightning.dropin.old_task import OldTask
 from train_anywhere.training.lightning.hardware import explain_compile_error
+from train_anywhere.training.lightning.loop.course import Course
 from train_anywhere.training.lightning.optim import apply_settings, configure_optimizer, set_learning_rate
-from train_anywhere.training.plan import Plan
 from train_anywhere.training.tracking import make_logger, open_loggers, tracker_run_id
 from train_anywhere.training.tracking.wandb import Wandb
 
@@ -65,15 +65,15 @@ class ConfiguredOptimizer(pl.Callback):
         trained: the module that `make_optimizer` was called with, if any.
     """
 
-    def __init__(self, trainer: Any, config: Config, plan: Plan, devices: int) -> None:
-        self.config, self.plan, self.devices = config, plan, devices
+    def __init__(self, trainer: pl.Trainer, config: Config, course: Course, devices: int) -> None:
+        self.config, self.course, self.devices = config, course, devices
         self.trained: nn.Module | None = None
 
         def make_optimizer(module: nn.Module) -> Any:
             trainer.fit_loop.setup_data()  # the plan depends on the length of the loaders
-            trainer.loaders_opened()
+            course.loaders_opened(trainer)
             self.trained = module
-            return configure_optimizer(config, plan, module, devices)
+            return configure_optimizer(config, course.plan, module, devices)
 
         self.make_optimizer = make_optimizer
 
@@ -89,7 +89,7 @@ class ConfiguredOptimizer(pl.Callback):
     ) -> None:
         """Set the learning rate of the next step."""
         if self.trained is not None:
-            set_learning_rate(pl_module, self.config, self.plan, self.devices, optimizer)
+            set_learning_rate(self.config, self.course.plan, self.course.steps_done, self.devices, optimizer)
 
 
 def make_callbacks(sections: Mapping[str, Callback], fsdp: bool = False) -> list[pl.Callback]:

@@ -39,13 +39,13 @@ class OldTask(pl.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the mean loss of the rows."""
-        losses, sums = self._step(batch, training=True)
+        losses, sums = self._measure(batch, training=True)
         self.log_dict(self.task.report("train", sums.tolist()), batch_size=len(losses))
         return losses.mean()
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Keep the sums of a batch."""
-        self._sums.append(self._step(batch, training=False)[1].double())
+        self._sums.append(self._measure(batch, training=False)[1].double())
 
     test_step = validation_step
 
@@ -61,7 +61,7 @@ class OldTask(pl.LightningModule):
         """Return the optimizer and schedule of the configuration."""
         return self.make_optimizer(self.network)
 
-    def _step(self, batch: Any, training: bool) -> tuple[Tensor, Tensor]:
+    def _measure(self, batch: Any, training: bool) -> tuple[Tensor, Tensor]:
         first = next(iter(batch.values() if isinstance(batch, Mapping) else batch))
         step: Any = self.task
         losses, sums = step.step(self.network, batch, torch.ones(len(first), device=self.device), training)

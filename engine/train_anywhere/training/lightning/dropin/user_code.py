@@ -11,15 +11,21 @@ import lightning.pytorch as pl
 from train_anywhere.data.torch.user_loader import raised_by_row
 from train_anywhere.errors import user_error
 from train_anywhere.training.lightning.loop.steps import takes_iterator
+from train_anywhere.training.lightning.private import wrap_evaluation_step
 
 
-def refuse_user_stop_iteration(owner: Any, *names: str) -> None:
+def refuse_user_stop_iteration(trainer: pl.Trainer) -> None:
     """Turn a StopIteration of user code into an error: Lightning would end the epoch.
 
     A step that takes a `dataloader_iter` ends the epoch in this way.
     """
-    for name in names:
-        setattr(owner, name, partial(call_without_user_stop, owner, getattr(owner, name)))
+    fit = trainer.fit_loop
+    called = [(fit, name) for name in ("on_advance_start", "advance", "on_advance_end")]
+    called += [(fit.epoch_loop, "advance"), (fit.epoch_loop, "on_advance_end")]
+    for loop, name in [*called, (fit.epoch_loop.manual_optimization, "advance")]:
+        setattr(loop, name, partial(call_without_user_stop, loop, getattr(loop, name)))
+    for loop in (fit.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop):
+        wrap_evaluation_step(loop, partial(partial, call_without_user_stop, loop))
 
 
 def call_without_user_stop(owner: Any, method: Callable[..., Any], *arguments: Any) -> Any:

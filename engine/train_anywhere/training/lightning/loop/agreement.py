@@ -6,6 +6,7 @@ import torch
 from train_anywhere.features.feature import Observers
 from train_anywhere.job.rank_process import Stop
 from train_anywhere.training.early_stopping import Timer
+from train_anywhere.training.lightning.loop.course import Course
 from train_anywhere.training.reporting.progress import Progress
 
 
@@ -16,6 +17,7 @@ class Agreement:
     rank checks them after each step.
 
     Args:
+        course: how far the run is.
         observers: called after steps, validations and checkpoints.
         writes: whether this is rank 0 of a run that writes checkpoints.
 
@@ -25,8 +27,9 @@ class Agreement:
     """
 
     def __init__(
-        self, stop: Stop, timer: Timer, progress: Progress, observers: Observers, writes: bool
+        self, course: Course, stop: Stop, timer: Timer, progress: Progress, observers: Observers, writes: bool
     ) -> None:
+        self.course = course
         self.stop, self.timer, self.progress, self.observers = stop, timer, progress, observers
         self.writes, self.stopping, self.saving = writes, False, False
 
@@ -69,8 +72,8 @@ class Agreement:
     def _end_training(self, trainer: pl.Trainer, over: bool) -> None:
         """End training at this step if `trainer.max_time` is over."""
         if over and not trainer.should_stop:
-            trainer.should_stop = True
-            self.progress.note(self.timer.end(trainer.steps_done))
+            self.course.end(trainer)
+            self.progress.note(self.timer.end(self.course.steps_done))
 
     def _requests_checkpoint(self) -> bool:
         """Return whether rank 0 wants to save now, as a feature or `jobs.py save` requests."""

@@ -16,10 +16,10 @@ from train_anywhere.runs.metrics_csv import CsvLog, prefix_reserved_names
 from train_anywhere.training.early_stopping import monitored_value
 from train_anywhere.training.lightning.loop.agreement import Agreement
 from train_anywhere.training.lightning.loop.clock import Clock
+from train_anywhere.training.lightning.loop.course import Course
 from train_anywhere.training.lightning.loop.over_ranks import OverRanks
-from train_anywhere.training.lightning.loop.steps import accumulates, is_last_batch, newest_epoch
+from train_anywhere.training.lightning.loop.steps import accumulates, is_last_batch, is_stopping, newest_epoch
 from train_anywhere.training.lightning.private import validation_follows
-from train_anywhere.training.plan import Plan
 from train_anywhere.training.reporting.progress import Progress
 
 
@@ -41,14 +41,15 @@ class MetricsCallback(pl.Callback):
     def __init__(
         self,
         config: Config,
-        plan: Plan,
+        course: Course,
         progress: Progress,
         agreement: Agreement,
         over_ranks: OverRanks | None = None,
         record: Callable[[Any], None] | None = None,
     ) -> None:
         self.over_ranks, self._record = over_ranks, record
-        self.config, self.plan, self.progress, self.agreement = config, plan, progress, agreement
+        self.config, self.course, self.progress, self.agreement = config, course, progress, agreement
+        self.plan = course.plan
         self.heartbeat, self.clock = progress.heartbeat, Clock(progress.heartbeat)
         self.metrics: dict[str, float] = {}
         self.epoch_metrics: dict[str, float] = {}
@@ -98,7 +99,7 @@ class MetricsCallback(pl.Callback):
         self.agreement.timer.start()
         self.clock.batch_over()
         self.heartbeat.enter("step", "data")
-        self.progress.start_training(trainer.steps_done)
+        self.progress.start_training(self.course.steps_done)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stop the timer."""
@@ -128,9 +129,9 @@ class MetricsCallback(pl.Callback):
         fresh = self._step_end(trainer, pl_module, batch_idx) if stepped else None
         loss = partial(_loss_of, outputs)
         self.progress.add_batches(trainer.current_epoch, batch_idx, fresh, loss=loss)
-        self.heartbeat.trained_batch(trainer.steps_done)
+        self.heartbeat.trained_batch(self.course.steps_done)
         if stepped and (profile := self.progress.profile) and profile.is_on:
-            profile.after_step(trainer.steps_done)
+            profile.after_step(self.course.steps_done)
         self.clock.batch_over()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -139,7 +140,7 @@ class MetricsCallback(pl.Callback):
 
     def _step_end(self, trainer: pl.Trainer, module: Any, batch_idx: int) -> dict[str, float] | None:
         """Count an optimizer step. Return the metrics if they are due, else None."""
-        step = trainer.count_step()
+        step = self.course.count_step()
         self.agreement.check(trainer)
         if step % self.config.trainer.log_every_n_steps and not self._ends_part(trainer):
             return None
@@ -152,7 +153,7 @@ class MetricsCallback(pl.Callback):
 
     def _ends_part(self, trainer: pl.Trainer) -> bool:
         """Return whether a step is the last one before a validation, or of the epoch or run."""
-        return trainer.should_stop or is_last_batch(trainer) or validation_follows(trainer)
+        return is_stopping(trainer) or is_last_batch(trainer) or validation_follows(trainer)
 
     def _learning_rate(self) -> dict[str, float]:
         """Return the learning rate used by the last step."""
@@ -188,7 +189,7 @@ class MetricsCallback(pl.Callback):
 
     def before_validation(self, trainer: pl.Trainer) -> None:
         """Note whether the epoch continues after a validation."""
-        self.mid_epoch = not (is_last_batch(trainer) or trainer.should_stop)
+        self.mid_epoch = not (is_last_batch(trainer) or is_stopping(trainer))
 
     def _is_within_fit(self, trainer: pl.Trainer) -> bool:
         return trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
@@ -223,7 +224,7 @@ class MetricsCallback(pl.Callback):
         """Write one row for the end of the epoch."""
         self.collect_epoch(trainer)
         if trainer.state.fn == TrainerFn.FITTING:
-            trainer.note_skipped_batches()
+            self.course.note_skipped_batches(trainer)
         self.validation_over(trainer, pl_module)
 
     def validation_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -237,7 +238,7 @@ class MetricsCallback(pl.Callback):
         fitting = trainer.state.fn == TrainerFn.FITTING
         batch = trainer.fit_loop.batch_idx if fitting else None
         self.progress.end_epoch(newest_epoch(trainer), self.epoch_metrics, batch)
-        self.agreement.observers.after_validation(trainer.steps_done, self.epoch_metrics)
+        self.agreement.observers.after_validation(self.course.steps_done, self.epoch_metrics)
         self._epoch_ending = False
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -305,11 +306,13 @@ class MetricsCallback(pl.Callback):
             self.progress.display.metrics.update(fresh)
             self._write(trainer, fresh)
             batch = trainer.fit_loop.batch_idx + 1
-            self.agreement.observers.after_step(Step(trainer.steps_done, trainer.current_epoch, batch, fresh))
+            self.agreement.observers.after_step(
+                Step(self.course.steps_done, trainer.current_epoch, batch, fresh)
+            )
 
     def _write(self, trainer: pl.Trainer, metrics: dict[str, float]) -> None:
         if self._csv:
-            self._csv.write(trainer.steps_done, newest_epoch(trainer) + 1, metrics)
+            self._csv.write(self.course.steps_done, newest_epoch(trainer) + 1, metrics)
 
 
 def _loss_of(outputs: Any) -> float:

@@ -15,12 +15,8 @@ class EarlyStop(pl.Callback):
     """Callback that ends training when a metric has not improved for `patience` validations."""
 
     def __init__(self, limits: Trainer, metrics: MetricsCallback) -> None:
-        self.limits, self.rule, self.metrics, self.patience = (
-            limits,
-            limits.early_stopping,
-            metrics,
-            Patience(),
-        )
+        self.limits, self.rule, self.metrics = limits, limits.early_stopping, metrics
+        self.patience = Patience()
         self._compared, self._resumed = -1, False  # the step of the newest comparison
         self._sign = 1 if self.rule.mode == "min" else -1
 
@@ -37,11 +33,15 @@ class EarlyStop(pl.Callback):
 
     def _compare_metrics(self, trainer: pl.Trainer, epochs: int) -> None:
         """Compare the newest metrics with the best ones, after so many complete `epochs`."""
-        if self.rule.patience is None or self.rule.monitor is None or self._compared == trainer.steps_done:
+        if (
+            self.rule.patience is None
+            or self.rule.monitor is None
+            or self._compared == self.metrics.course.steps_done
+        ):
             return
         measured = self.metrics.monitored_metrics("trainer.early_stopping.monitor", self.rule.monitor)
         if self.rule.monitor in measured:
-            self._compared = trainer.steps_done
+            self._compared = self.metrics.course.steps_done
             self.patience.update(measured[self.rule.monitor], self.rule)
             self._end_if_over(trainer, epochs)
             if self.patience.should_stop(self.rule):
@@ -72,7 +72,7 @@ class EarlyStop(pl.Callback):
         if self.limits.is_too_early(epochs, trainer.global_step):
             self.patience.postpone(self.rule)
         elif self.patience.should_stop(self.rule):
-            trainer.should_stop = True
+            self.metrics.course.end(trainer)
 
 
 class TrainingCheck(pl.Callback):

@@ -17,7 +17,9 @@ class Moments(pl.Callback):
     """
 
     def __init__(
-        self, opened: Callable[[], None], *epoch_over: Callable[[pl.Trainer, pl.LightningModule], None]
+        self,
+        opened: Callable[[pl.Trainer], None],
+        *epoch_over: Callable[[pl.Trainer, pl.LightningModule], None],
     ) -> None:
         self._opened, self._epoch_over = opened, epoch_over
         self._is_over = self._started = False
@@ -25,7 +27,7 @@ class Moments(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note that the loaders are open."""
         self._started = True
-        self._opened()
+        self._opened(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note that the batches of an epoch are over."""
@@ -46,7 +48,7 @@ class Moments(pl.Callback):
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Restore the state, and call the end hooks, if nothing was left to train: Lightning leaves them out."""
-        self._opened()
+        self._opened(trainer)
         if trainer.ckpt_path and not self._started:
             trainer.strategy.on_train_start()
             for callback in trainer.callbacks:

@@ -90,14 +90,11 @@ class OverRanks(pl.Callback):
     def reduce(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return the means over the rows of all ranks. All ranks call this, with the same names."""
         shared = {name: value for name, value in values.items() if _base(name) not in self._alone}
-        rows = [self._weight(name) for name in shared]
+        batch, epoch = self._batch[self._stage], self._rows[self._stage] or 1
+        rows = [batch if name in self._single or name.endswith("_step") else epoch for name in shared]
         sums = self._exchange([*shared], [[v * n, n] for v, n in zip(shared.values(), rows, strict=True)])
         means = (total / count for total, count in sums)
         return {**values, **dict(zip(shared, means, strict=True))}
-
-    def _weight(self, name: str) -> int:
-        by_step = name in self._single or name.endswith("_step")
-        return self._batch[self._stage] if by_step else self._rows[self._stage] or 1
 
     @property
     def _stage(self) -> str:

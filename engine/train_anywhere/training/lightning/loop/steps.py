@@ -30,6 +30,13 @@ def steps_are_over(trainer: pl.Trainer) -> bool:
     return 0 <= trainer.fit_loop.max_steps <= trainer.global_step
 
 
+def is_stopping(trainer: pl.Trainer) -> bool:
+    """Return whether training ends after this step: `should_stop` waits for `min_epochs` and `min_steps`."""
+    loop = trainer.fit_loop
+    epochs, steps = loop.epoch_progress.current.processed, trainer.global_step
+    return trainer.should_stop and epochs >= (loop.min_epochs or 0) and steps >= (loop.min_steps or 0)
+
+
 def training_loaders(trainer: pl.Trainer) -> list[Any]:
     """Return the opened training loaders, also those of a nested collection. Empty before they are opened."""
     opened = trainer.train_dataloader

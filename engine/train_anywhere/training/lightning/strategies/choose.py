@@ -1,13 +1,9 @@
 """Map a strategy's name to a Lightning strategy."""
 
-from collections.abc import Mapping
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
-from torch import Tensor, nn
-from torch.nn.parallel import data_parallel
 
 from train_anywhere.config.checks.contradictions import needs_gpus_problem
 from train_anywhere.config.choices import DdpStrategy
@@ -16,7 +12,11 @@ from train_anywhere.config.schema import Config, Trainer
 from train_anywhere.distributed.layout import no_gpu_message
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank, TopologyEnvironment
+from train_anywhere.training.lightning.strategies.ddp import (
+    OneDevicePerRank,
+    TopologyEnvironment,
+    node_devices,
+)
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 from train_anywhere.training.lightning.strategies.hooks import StrategyHooks
 
@@ -25,100 +25,7 @@ class OneDevice(StrategyHooks, SingleDeviceStrategy):
     """One device in one process."""
 
 
-class DataParallel(OneDevice):
-    """Runs the network on parts of the batch, one per device. All else uses the whole batch.
-
-    As in torch's DataParallel, each part of a batch has its own batch statistics. Without GPUs the parts are computed one after
-    another, so this can be tried on any machine.
-
-    Args:
-        devices: the devices; the first one holds the weights.
-    """
-
-    strategy_name = "dp"
-
-    def __init__(self, devices: list[torch.device], **options: Any) -> None:
-        super().__init__(devices[0], **options)
-        self.devices = devices
-        self._splits = False
-
-    def setup(self, trainer: pl.Trainer) -> None:
-        """Set up for one device. Raises ConfigError for a module with a network of its own."""
-        super().setup(trainer)
-        if not self._splits:
-            raise ConfigError(
-                f"strategy=dp splits only the network of a task that takes one, and {type(self.lightning_module).__qualname__} has its "
-                "own; use strategy=ddp."
-            )
-
-    def split(self, network: nn.Module) -> None:
-        """Let a network run on all devices, with parts of its inputs [b, ...]; it keeps its attributes."""
-        self._splits = True
-        forward: Any = network.forward
-
-        def on_all(*inputs: Any, **named: Any) -> Any:
-            network.forward = forward  # also that of the copies on the devices
-            try:
-                if self.devices[0].type == "cuda":
-                    return data_parallel(network, inputs, self.devices, module_kwargs=named)
-                parts = _split((inputs, named), len(self.devices))
-                return _join([forward(*args, **kwargs) for args, kwargs in parts])
-            finally:
-                network.forward = on_all
-
-        network.forward = on_all
-
-
-def _split(tree: Any, count: int) -> list[Any]:
-    """Split the tensors [b, ...] in a tree into at most `count` parts."""
-    if isinstance(tree, Tensor) and tree.dim():
-        return list(tree.chunk(count))
-    if isinstance(tree, Mapping):
-        parts = [_split(value, count) for value in tree.values()]
-        return [dict(zip(tree, part, strict=True)) for part in _group_by_device(parts, count)]
-    if isinstance(tree, tuple | list):
-        parts = [_split(value, count) for value in tree]
-        return [_make_like(tree, part) for part in _group_by_device(parts, count)]
-    return [tree]
-
-
-def _group_by_device(parts: list[list[Any]], count: int) -> list[list[Any]]:
-    """Group the parts of several inputs by device. A single part is for all of them."""
-    most = max((len(part) for part in parts), default=1)
-    return [[part[n if len(part) > 1 else 0] for part in parts] for n in range(min(most, count))]
-
-
-def _join(outputs: list[Any]) -> Any:
-    """Join predictions: the reverse of `_split`."""
-    first = outputs[0]
-    if isinstance(first, Tensor):
-        return torch.cat(outputs) if first.dim() else torch.stack(outputs)
-    if isinstance(first, Mapping):
-        return type(first)({key: _join([output[key] for output in outputs]) for key in first})  # type: ignore[call-arg]
-    if isinstance(first, tuple | list):
-        return _make_like(first, [_join(list(values)) for values in zip(*outputs, strict=True)])
-    return first
-
-
-def _make_like(sequence: Any, values: list[Any]) -> Any:
-    return type(sequence)(*values) if hasattr(sequence, "_fields") else type(sequence)(values)
-
-
-def list_devices(first: torch.device, count: int) -> list[torch.device]:
-    """Return `count` devices, without GPUs the CPU. Raises ConfigError for too few GPUs."""
-    if first.type != "cuda":
-        return [first] * count
-    if count > torch.cuda.device_count():
-        raise ConfigError(
-            f"strategy=dp needs {count} GPUs and this process sees {torch.cuda.device_count()}; "
-            f"use trainer.devices={torch.cuda.device_count()}."
-        )
-    return [torch.device("cuda", number) for number in range(count)]
-
-
-def make_strategy(
-    name: str, config: Config, topology: Topology, device: torch.device, devices: int
-) -> Strategy:
+def make_strategy(name: str, config: Config, topology: Topology, device: torch.device) -> Strategy:
     """Return the strategy of one rank by its resolved name.
 
     Raises:
@@ -128,8 +35,6 @@ def make_strategy(
     options: dict[str, Any] = {"completes": config.checkpoint.other_objects == "leave_out"}
     if name == "single":
         return OneDevice(device, **options)
-    if name == "dp":
-        return DataParallel(list_devices(device, devices), **options)
     if name == "horovod":
         assert chosen.name == "horovod"
         # imported here, because Horovod is optional
@@ -139,7 +44,10 @@ def make_strategy(
     # torch's SyncBatchNorm would fail in the first step, see torch/nn/modules/batchnorm.py
     if trainer.sync_batchnorm and topology.world_size > 1 and device.type == "cpu":
         raise ConfigError(needs_gpus_problem("this rank computes on the CPU"))
-    options |= {"cluster_environment": TopologyEnvironment(topology), "parallel_devices": [device]}
+    options |= {
+        "cluster_environment": TopologyEnvironment(topology),
+        "parallel_devices": node_devices(topology, device),
+    }
     if name == "fsdp":
         assert chosen.name == "fsdp"
         group = ranks_per_node(topology) if chosen.shard_within_node else None

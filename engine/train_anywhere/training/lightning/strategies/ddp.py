@@ -75,6 +75,12 @@ class TopologyEnvironment(ClusterEnvironment):
         return self.topology.node_rank
 
 
+def node_devices(topology: Topology, own: torch.device) -> list[torch.device]:
+    """Return the devices of this node by local rank. That of this rank is `own`."""
+    devices = [torch.device(own.type, number) for number in range(topology.local_world_size)]
+    return [*devices[: topology.local_rank], own, *devices[topology.local_rank + 1 :]]
+
+
 def open_store(topology: Topology, timeout: timedelta) -> Store | None:
     """Return this rank's client of the store, or None under torchrun, which has its own.
 
@@ -105,8 +111,8 @@ MAX_DIMENSIONS = 8
 class OneDevicePerRank(StrategyHooks, DDPStrategy):
     """DistributedDataParallel over ranks that are already running, with one device each.
 
-    Lightning's DDPStrategy computes ranks as node * devices + local rank, which is wrong for uneven jobs. It indexes its
-    devices by the local rank, and its launcher starts processes.
+    Lightning's DDPStrategy computes ranks as node * devices + local rank, which is wrong for uneven jobs, and its launcher
+    starts processes.
 
     Args:
         compression: "none", or "fp16" or "bf16" to send gradients with 16 bits; in fp16 gradients above 65504 become infinite.
@@ -170,15 +176,6 @@ class OneDevicePerRank(StrategyHooks, DDPStrategy):
             and (names := [name for p, name in self._frozen.items() if p.requires_grad])
         ):
             raise late_unfreeze_error(names, self.lightning_module, batch_idx)
-
-    @property
-    def root_device(self) -> torch.device:
-        """The device of this rank."""
-        assert self.parallel_devices
-        return self.parallel_devices[0]
-
-    def determine_ddp_device_ids(self) -> None:
-        """Return None: batches are already on the device."""
 
     def set_world_ranks(self) -> None:
         """Set Lightning's `rank_zero_only`."""

@@ -36,6 +36,7 @@ from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
 from train_anywhere.training.lightning.checkpoint.shards import ShardPlanner, ShardReader
 from train_anywhere.training.lightning.dropin.trainable import KEY, restore_groups, set_flags
+from train_anywhere.training.lightning.private import forget_groups
 from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
 from train_anywhere.training.lightning.strategies.hooks import move_optimizers
 
@@ -64,7 +65,7 @@ def shard(
     else:
         mesh = init_device_mesh(device.type, (ranks // group, group), mesh_dim_names=("replicate", "shard"))
     # torch caches the mesh and so the process group, which must end before Python does
-    weakref.finalize(network, mesh._pg_registry.clear)
+    weakref.finalize(network, forget_groups, mesh)
     for block in [*find_blocks(network, names), network]:
         prepare(block)
         fully_shard(block, mesh=mesh)

@@ -61,6 +61,14 @@ class StrategyHooks:
 
     saves_on_all_ranks = False
     launcher: Any = None
+    # of the strategy that has these hooks
+    lightning_module: Any
+    world_size: Any
+    global_rank: Any
+    is_global_zero: Any
+    optimizers: Any
+    checkpoint_io: Any
+    lightning_restore_optimizer: Any
 
     def __init__(self, *arguments: Any, completes: bool = False, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -75,31 +83,28 @@ class StrategyHooks:
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
         """Arguments of the samplers that share the rows, also among uneven nodes."""
-        own: Any = self
-        return {"num_replicas": own.world_size, "rank": own.global_rank}
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     def process_dataloader(self, dataloader: Any) -> Any:
         """Return the loader that the Trainer reads on this rank. Lightning has put its sampler in."""
-        own: Any = self
-        protect_workers(dataloader, own.global_rank)
-        loader, trainer = super().process_dataloader(dataloader), own.lightning_module.trainer  # type: ignore[misc]
+        protect_workers(dataloader, self.global_rank)
+        loader, trainer = super().process_dataloader(dataloader), self.lightning_module.trainer  # type: ignore[misc]
         if trainer.predicting:
             return loader
         if trainer.training:
             return self.training_loaders.wrap(loader, trainer)
-        if shares_rows(loader, own.world_size):
-            sampler, size, ranks = loader.sampler, loader.batch_size, own.world_size
+        if shares_rows(loader, self.world_size):
+            sampler, size, ranks = loader.sampler, loader.batch_size, self.world_size
             loader = copy.copy(loader)  # a new one would need the arguments of the user's class
-            batches = SharedBatches(sampler, size, loader.drop_last, own.global_rank, ranks)
+            batches = SharedBatches(sampler, size, loader.drop_last, self.global_rank, ranks)
             vars(loader).update(batch_sampler=batches)
         return wrap(loader, Opening(loader, opened=self._open_evaluation))
 
     def _open_evaluation(self) -> None:
         """Call `before_validation` of callbacks, when the first loader of a validation within `fit` is opened."""
-        own: Any = self
-        trainer = own.lightning_module.trainer
+        trainer = self.lightning_module.trainer
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking and not self.modes:
-            self.modes = {name: layer.training for name, layer in own.lightning_module.named_modules()}
+            self.modes = {name: layer.training for name, layer in self.lightning_module.named_modules()}
             self._call("before_validation")
 
     def on_validation_end(self) -> None:
@@ -113,28 +118,25 @@ class StrategyHooks:
 
     def _call(self, name: str, *arguments: Any) -> None:
         """Call a method of the callbacks that have it."""
-        own: Any = self
-        trainer = own.lightning_module.trainer
+        trainer = self.lightning_module.trainer
         for callback in trainer.callbacks:
             if hasattr(callback, name):
                 getattr(callback, name)(trainer, *arguments)
 
     def on_train_start(self) -> None:
         """Restore flags and random states, after all start hooks of callbacks and module."""
-        own: Any = self
         super().on_train_start()  # type: ignore[misc]
         self._load_late()
-        self.steps_read = takes_iterator(own.lightning_module.trainer)
+        self.steps_read = takes_iterator(self.lightning_module.trainer)
         self._call("training_started")
-        set_flags(own.lightning_module, self._trainable)
+        set_flags(self.lightning_module, self._trainable)
         self._trainable, self._checked = {}, -1
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Check the trainable state after the start hooks of an epoch."""
-        own: Any = self
-        if self._checked != own.lightning_module.current_epoch:
-            self._checked = own.lightning_module.current_epoch
-            check_trainable(own.lightning_module.trainer)
+        if self._checked != self.lightning_module.current_epoch:
+            self._checked = self.lightning_module.current_epoch
+            check_trainable(self.lightning_module.trainer)
 
     def barrier(self, name: str | None = None) -> None:
         """Wait for all ranks."""
@@ -160,8 +162,7 @@ class StrategyHooks:
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | Probe = None
     ) -> None:
         """Add what is trainable and the validated weights, then save, or call a `Probe`."""
-        own: Any = self
-        trainer = own.lightning_module.trainer
+        trainer = self.lightning_module.trainer
         checkpoint[KEY] = trainable_state(trainer)
         self._report_late(checkpoint["state_dict"])
         if "loops" in checkpoint:  # each rank has its own loaders, see `RankState`
@@ -170,8 +171,8 @@ class StrategyHooks:
         checkpoint = with_validated_weights(checkpoint, next(found, {}))
         if callable(storage_options):
             storage_options(checkpoint)
-        elif own.is_global_zero or self.saves_on_all_ranks:
-            own.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options=storage_options)
+        elif self.is_global_zero or self.saves_on_all_ranks:
+            self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options=storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Return a checkpoint, which holds only tensors and plain values.
@@ -181,14 +182,13 @@ class StrategyHooks:
         Raises:
             CheckpointError: the file is damaged.
         """
-        own: Any = self
-        module = own.lightning_module
+        module = self.lightning_module
         with as_checkpoint_error(checkpoint_path):
             refuse_compressed(Path(checkpoint_path))
             state: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only=True)  # type: ignore[misc]
             if module.trainer.state.fn == TrainerFn.FITTING:
                 self.loaded = with_training_weights(state)
-                parts = ["loops", "lr_schedulers", *["optimizer_states"] * own.lightning_restore_optimizer]
+                parts = ["loops", "lr_schedulers", *["optimizer_states"] * self.lightning_restore_optimizer]
                 if missing := [name for name in parts if not isinstance(state.get(name), dict | list)]:
                     raise ValueError(f"it has no {listed(missing)}.")
                 if "fit_loop" not in state["loops"]:
@@ -208,8 +208,7 @@ class StrategyHooks:
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Load the weights. Raises CheckpointError for those of another model."""
-        own: Any = self
-        module = own.lightning_module
+        module = self.lightning_module
         with as_checkpoint_error(module.trainer.ckpt_path):
             if strict and not self.saves_on_all_ranks:
                 found = module.load_state_dict(checkpoint["state_dict"], strict=False)
@@ -220,8 +219,7 @@ class StrategyHooks:
 
     def _load_late(self) -> None:
         """Load the weights that start hooks have added. Raises CheckpointError if some are still missing."""
-        own: Any = self
-        module, late, self._late = own.lightning_module, self._late, {}
+        module, late, self._late = self.lightning_module, self._late, {}
         path = module.trainer.ckpt_path
         with as_checkpoint_error(path):
             if late and (left := module.load_state_dict(late, strict=False).unexpected_keys):
@@ -234,10 +232,9 @@ class StrategyHooks:
 
     def _report_late(self, names: Collection[str]) -> None:
         """Print the names of weights that a resumed run could not load. They are added in training."""
-        own: Any = self
         if (
             self._names
-            and own.is_global_zero
+            and self.is_global_zero
             and (added := [name for name in names if name not in self._names])
         ):
             self.training_loaders.report(
@@ -248,13 +245,12 @@ class StrategyHooks:
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Load the state of the optimizers. Raises CheckpointError if it does not fit."""
-        own: Any = self
-        with as_checkpoint_error(own.lightning_module.trainer.ckpt_path):
-            set_flags(own.lightning_module, checkpoint.get(KEY, {}))
-            restore_groups(own.lightning_module, own.optimizers, checkpoint.get(KEY, {}))
-            groups = [[*optimizer.param_groups] for optimizer in own.optimizers]
+        with as_checkpoint_error(self.lightning_module.trainer.ckpt_path):
+            set_flags(self.lightning_module, checkpoint.get(KEY, {}))
+            restore_groups(self.lightning_module, self.optimizers, checkpoint.get(KEY, {}))
+            groups = [[*optimizer.param_groups] for optimizer in self.optimizers]
             super().load_optimizer_state_dict(checkpoint)  # type: ignore[misc]
-        for optimizer, before in zip(own.optimizers, groups, strict=True):
+        for optimizer, before in zip(self.optimizers, groups, strict=True):
             # an optimizer around another one shares its groups, and torch replaces them
             for old, new in zip(before, optimizer.param_groups, strict=False):
                 old.clear()
@@ -263,12 +259,11 @@ class StrategyHooks:
 
     def _resume(self) -> None:
         """Resume at the position of the loaded checkpoint, if any."""
-        own: Any = self
         loaded, self.loaded = self.loaded, {}
         if loaded:
-            trainer, self._trainable = own.lightning_module.trainer, loaded.get(KEY, {})
+            trainer, self._trainable = self.lightning_module.trainer, loaded.get(KEY, {})
             with as_checkpoint_error(trainer.ckpt_path):
-                set_flags(own.lightning_module, self._trainable)
+                set_flags(self.lightning_module, self._trainable)
                 self._call("resume_training", loaded)
 
 
@@ -304,9 +299,6 @@ class Launcher:
             if flow and not isinstance(error, MisconfigurationException | SIGTERMException):
                 raise user_error(error) from error
             raise
-
-    def kill(self, number: int) -> None:
-        """Send no signal: there are no processes of Lightning."""
 
 
 class SharedBatches(BatchSampler):

@@ -23,7 +23,12 @@ from train_anywhere.distributed.horovod.initialize import explain_lost_ranks, im
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.dropin.trainable import late_unfreeze_error
-from train_anywhere.training.lightning.strategies.ddp import AFTER_SAVE, TopologyEnvironment, join_ranks
+from train_anywhere.training.lightning.strategies.ddp import (
+    AFTER_SAVE,
+    TopologyEnvironment,
+    join_ranks,
+    node_devices,
+)
 from train_anywhere.training.lightning.strategies.hooks import StrategyHooks, move_optimizers
 
 hvd = import_horovod("torch")
@@ -145,7 +150,9 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
         self, topology: Topology, device: torch.device, compression: str = "none", **options: Any
     ) -> None:
         environment = TopologyEnvironment(topology)
-        super().__init__(parallel_devices=[device], cluster_environment=environment, **options)
+        super().__init__(
+            parallel_devices=node_devices(topology, device), cluster_environment=environment, **options
+        )
         self.topology, self.compression = topology, compression
         self.exchange: GradientExchange | None = None
 
@@ -153,7 +160,7 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
     def root_device(self) -> torch.device:
         """The device of this rank."""
         assert self.parallel_devices
-        return self.parallel_devices[0]
+        return self.parallel_devices[self.local_rank]
 
     # --- set-up -------------------------------------------------------------------------------------------------
 
