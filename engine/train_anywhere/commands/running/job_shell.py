@@ -70,10 +70,12 @@ def cancel(run: RunEntry) -> str:
         local_runs.refuse_other_jobs(run, living)
     if not living:
         find_runs.refuse_unclear(run)
-        return f"{run.folder.id} has no queued or running job."
-    ending = queue.cancel(run.scheduler or "", living)
-    if run.folder.read_info().get("state") == "queued":
+    ending, info = queue.cancel(run.scheduler or "", living) if living else {}, run.folder.read_info()
+    # the job that members share is cancelled with the first of them
+    if info.get("state") == "queued" and (living or info.get("pack")):
         run.folder.update(state="cancelled")
+    if not living:
+        return f"{run.folder.id} has no queued or running job."
     return f"{run.folder.id}: cancelled job {listed(living)}{', which is ending' if ending else ''}."
 
 
