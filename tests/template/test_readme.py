@@ -90,6 +90,12 @@ def test_train_commands_pass_their_checks(train: Train, tmp_path: Path, page: st
         arguments.insert(0, "-m")
     else:
         arguments = [a.split(",")[0] if a.startswith(("optimizer.lr=", "seed=")) else a for a in arguments]
+        packed = any("members_per" in a for a in arguments)  # needs two members
+        arguments = (
+            ["-m", *(f"{a},2" if packed and a.startswith("seed=") else a for a in arguments)]
+            if packed
+            else arguments
+        )
     split = not any(a.startswith("data.val_fraction=") for a in arguments)
     for folder in ("train", "val") if split else (".",):
         (tmp_path / "pictures" / folder / "cat").mkdir(parents=True)
