@@ -11,7 +11,7 @@ from benchmarks.gpu.lightning.training import fit
 from benchmarks.gpu.row import Place, Row
 from train_anywhere.files import ROOT
 
-WORDS = ("model=cnn", "model.dropout=0", "trainer.max_epochs=3")
+WORDS = ("model=mlp", "model.dropout=0", "trainer.max_epochs=3")
 
 
 def rows(place: Place) -> Iterator[Row]:
