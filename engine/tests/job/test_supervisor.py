@@ -348,14 +348,9 @@ def test_a_node_that_slurm_took_out_of_the_job_is_not_waited_for(
     """Each other one is asked, and all if Slurm does not answer."""
     monkeypatch.setenv("TRAIN_JOB", "7")
     options = {
-        "run": Path("/run"),
-        "scheduler": "slurm",
-        "fewest": 1,
-        "counts": (),
-        "program": False,
-        "signal_seconds": 0,
-        "inside": "",
-    }
+        "run": Path("/run"), "scheduler": "slurm", "fewest": 1, "counts": (), "program": False, "signal_seconds": 0,
+        "inside": "", "slot": None,
+    }  # fmt: skip
     job = JobRanks(argparse.Namespace(**options, retries=0, requeue=True, restarts=0), Signals(), print)
     job.steps.hosts, found = ["node1", "node2", "node3"], list[str]()
     monkeypatch.setattr(job.queue, "ask", lambda *command: listed)
