@@ -134,9 +134,10 @@ def render(root: Path, choices: dict[str, str]) -> dict[str, bytes]:
 
 
 def link_pages(text: str, pages: str) -> str:
-    """Replace the paths of pages by their addresses. Without addresses, keep the words of the links."""
+    """Replace the paths of pages by their addresses. Without addresses, keep the words of links, but no rows of tables."""
     if pages:
         return re.sub(r"(?<![\w/.])docs/(?=[\w/-]+\.md)", f"{pages}/", text)
+    text = re.sub(r"^\|.*\]\(docs/.*\n", "", text, flags=re.M)
     return re.sub(r"\[([^\]]*)\]\(docs/[^)]*\)", r"\1", text)
 
 

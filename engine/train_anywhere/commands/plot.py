@@ -78,7 +78,7 @@ def plot(found: Sequence[RunEntry], metric: str, out: str, over: str | None = No
 def average_steps(curves: Sequence[Series]) -> Points:
     """Return the average of several curves at each step that any of them has."""
     steps: dict[float, list[float]] = {}
-    for step, value in (point for curve in curves for point in curve):
+    for step, value in (point for curve in curves for point in dict(curve).items()):
         steps.setdefault(step, []).append(value)
     return {step: average(steps[step]) for step in sorted(steps)}
 
