@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +72,8 @@ class TrainedModel:
 
     def predict_rows(self, rows: DataSet) -> Any:
         """Return what the task's model predicts for rows, arrays [n, ...]."""
-        loader = copy(self.loader)
-        loader.splits = {**self.loader.splits, "test": rows}
         with plain_data_errors():
-            return replace(self, loader=loader)._predict("test", loader.count_batches("test"))
+            return self._predict(self._evaluation(rows, 1.0))
 
     def predict_arrays(self, array: np.ndarray) -> Any:
         """Return what the user's own model returns for rows [n, ...]."""
@@ -103,17 +101,22 @@ class TrainedModel:
         if self.loader.splits[split] is None:
             raise ConfigError(f"data={self.config.data.name} has no {split} split.")
         limit = getattr(self.config.trainer, f"limit_{split}_batches")
-        count = limit_batches(self.loader.count_batches(split), limit, False)
         with plain_data_errors():
-            metrics = self.module.measure(split, self.loader.evaluation(split, count))
-            return metrics, self._predict(split, count) if predicting else None
+            data = self._evaluation(self.loader.splits[split], limit)
+            return self.module.measure(split, data), self._predict(data) if predicting else None
 
-    def _predict(self, split: str, count: int) -> Any:
-        """Return the output of the model for each row."""
+    def _evaluation(self, rows: Any, limit: int | float) -> dict[str, Any]:
+        """Return arguments of `evaluate` and `predict` for the rows of any split, in their order and with the last ones."""
+        loader = copy(self.loader)
+        loader.splits = {**loader.splits, "test": rows}
+        count = limit_batches(loader.count_batches("test"), limit, False)
         if not count:
-            raise ConfigError("there is no row to predict.")
-        answers = self.module.model.predict(**self.loader.evaluation(split, count), verbose=0)
-        return tf.nest.map_structure(_to_numpy, answers)
+            raise ConfigError("there is no row to measure or to predict.")
+        return loader.evaluation("test", count)
+
+    def _predict(self, data: dict[str, Any]) -> Any:
+        """Return the output of the model for each row."""
+        return tf.nest.map_structure(_to_numpy, self.module.model.predict(**data, verbose=0))
 
     @property
     def call_arguments(self) -> Mapping[str, Any]:
