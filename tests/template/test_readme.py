@@ -254,7 +254,8 @@ def test_jobs_commands_serve_a_run(
     elif "--state" in words:
         assert "no run is selected" in said.out + said.err
     elif words[0] in ("status", "list", "best", "diff"):
-        assert code == 0 and (run.name in said.out or "--over" in words), said.err
+        summed = {"--over", "--cost"} & {*words}
+        assert code == 0 and (run.name in said.out or summed), said.err
     else:
         assert code == 2 and "ran on this machine" in said.err
 

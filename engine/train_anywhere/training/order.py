@@ -12,6 +12,7 @@ from train_anywhere.errors import ConfigError
 from train_anywhere.job.rank_process import RankProcess, TrainingStopped
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.training.own_loop import OwnLoop
+from train_anywhere.training.plan import refuse_parts
 
 __all__ = ["Training"]
 
@@ -154,6 +155,7 @@ class Training(ABC):
             raise ConfigError(
                 "run.steps, run.log and run.newest are for a loop in place of run.fit; use one of both."
             )
+        refuse_parts(self.config, "loop of your own")
         self._loop = self._loop or OwnLoop(self.config, self.process, self.share)
         return self._loop
 

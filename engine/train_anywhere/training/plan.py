@@ -176,8 +176,8 @@ def refuse_parts(config: Config, kind: str) -> None:
     """Raise ConfigError if `trainer.micro_batch` is set, for batches of a user's object."""
     if count_parts(config) > 1:
         raise ConfigError(
-            f"trainer.micro_batch={config.trainer.micro_batch} divides batches of rows that are read by index (__len__ and __getitem__), "
-            f"and those of a {kind} are its own: use smaller ones there, with trainer.accumulate_grad_batches."
+            f"trainer.micro_batch={config.trainer.micro_batch} divides the batches that run.fit makes of rows (__len__ and __getitem__), "
+            f"not those of a {kind}: use smaller batches there."
         )
 
 
