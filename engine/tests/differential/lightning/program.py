@@ -178,6 +178,7 @@ def draw_program(seed: int, ranks: int = 1) -> Spec:
         spec["module"]["state"] = state
     if seed >= LATER:
         spec["trainer"] |= draw_late_options(Draws(seed + 1))
+        spec["trainer"] |= {"use_distributed_sampler": False} if ranks > 1 and seed % 2 else {}
     return spec
 
 

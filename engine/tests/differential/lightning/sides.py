@@ -99,7 +99,7 @@ def words(spec: Spec, folder: Path, ranks: int) -> list[str]:
         *(["monitor.tensorboard=false"] if spec.get("logger") else []),
         *(["loggers.one._target_=lightning.pytorch.loggers.CSVLogger"] if spec.get("logger") == "csv" else []),
         *(f"task.{name}=9" for name in spec.get("constructor", [])),
-        *(f"trainer.{'extra.' * name.startswith('reload')}{name}={value}" for name, value in trainer.items()),
+        *(f"trainer.{'extra.' * name.startswith(('reload', 'use_'))}{name}={value}" for name, value in trainer.items()),
         *(f"callbacks.c{n}._target_={NAME}.Callback{n}" for n in range(len(spec.get("callbacks", [])))),
         *([f"callbacks.accumulate._target_={NAME}.accumulate"] if spec.get("accumulate") else []),
     ]  # fmt: skip

@@ -91,7 +91,9 @@ class StrategyHooks:
         loader, trainer = super().process_dataloader(dataloader), self.lightning_module.trainer  # type: ignore[misc]
         if trainer.predicting:
             return loader
-        if trainer.training:
+        # a hook of a check before training may read `estimated_stepping_batches`, which opens them
+        early = trainer.sanity_checking and trainer.val_dataloaders is not None
+        if trainer.training or early:
             return self.training_loaders.wrap(loader, trainer)
         if shares_rows(loader, self.world_size):
             sampler, size, ranks = loader.sampler, loader.batch_size, self.world_size
