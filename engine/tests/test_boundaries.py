@@ -48,10 +48,10 @@ class Row(NamedTuple):
 
 
 ROWS = {
-    "1 the ground knows the standard library only": Row(GROUND, GROUND, set()),
+    "1 the ground knows the standard library and psutil": Row(GROUND, GROUND, {"psutil"}),
     "2 config knows no run, no rank, no framework; Hydra inside functions": Row({"config"}, GROUND, {"hydra", "omegaconf", "yaml"}),
     "3 distributed finds the rank's place, and imports no framework": Row({"distributed"}, GROUND | {"config"}, {"psutil"}),
-    "4 data and tasks never import each other": Row(BASES, GROUND | {"config"}, HEAVY | {"rich"}),
+    "4 data and tasks never import each other": Row(BASES, GROUND | {"config"}, HEAVY | {"rich", "psutil"}),
     "16 models, data and tasks of the project never import each other": Row(CONTENT, GROUND | BASES | {"config"}, HEAVY | {"rich"}),
     "17 commands of the project are a few lines each": Row({"src"}, {"commands", "training"}, set()),
     "5 runs is the run folder": Row({"runs"}, GROUND | {"config", "distributed"}, {"hydra", "yaml", "psutil"}),
@@ -62,7 +62,9 @@ ROWS = {
     "8 the loops of the two frameworks never import each other": Row(
         LOOP, LOOPS, HEAVY | {"tensorboard", "peft", "safetensors", "onnxruntime"}
     ),
-    "20 a program in place of a training": Row({"program"}, LOWER | {"features", "job", "monitor"}, {"tensorboard"}),
+    "20 a program in place of a training": Row(
+        {"program"}, LOWER | {"features", "job", "monitor"}, {"tensorboard", "psutil"}
+    ),
     "9 launch runs on this machine": Row({"launch"}, LOWER | {"features", "job", "monitor", "program"}, set()),
     "21 the supervisor of a run imports no framework": Row({"job"}, LOWER | {"features", "features.each", "monitor", "slurm"}, set()),
     "10 slurm knows no launch, training, data, models, tasks": Row({"slurm"}, LOWER | {"features", "monitor"}, {"jinja2", "yaml", "rich"}),
@@ -239,6 +241,7 @@ REASONS = {
     "matplotlib": "a user of figures installs it",
     "train_anywhere.inference.evaluate_run": "an evaluation that is submitted imports no numpy",
     "numpy": "headers of a data set are read, and evaluations submitted, on the login node",
+    "psutil": "only copies of a program's checkpoints need it",
     "PIL": "names of pictures are read on the login node",
     "torch": "TensorBoard's writer takes a second to import, and may be turned off",
     "tokenizers": "bytes are tokens without it",
