@@ -28,7 +28,7 @@ def list_runs(reports: Sequence[Report], width: int | None, colors: bool = False
     def differences(r: Report) -> str:
         known = [key for key in keys[r.name] if key in r.overrides]
         words = [f"{key.rpartition('.')[2]}={r.overrides[key]}" for key in known]
-        return "  ".join([*words, r.why] if r.why else words)
+        return "  ".join(filter(None, [*words, r.why or (r.where if r.state == "pending" else "")]))
 
     columns = [
         Column[Report]("run", lambda r: r.id),

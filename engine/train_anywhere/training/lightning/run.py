@@ -22,7 +22,7 @@ from train_anywhere.data.torch.loader import BatchLoader, EpochSampler
 from train_anywhere.errors import CheckpointError, ConfigError, iterate_causes
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
-from train_anywhere.files.atomic import make_folder
+from train_anywhere.files.atomic import make_folder, write_atomic
 from train_anywhere.job.rank_process import RankProcess
 from train_anywhere.runs.attempts import Outcome, launch_id
 from train_anywhere.runs.folder import RunDir, open_run
@@ -142,7 +142,7 @@ def save_memory_snapshot(process: RankProcess, error: BaseException) -> None:
         with suppress(Exception):  # such as a full disk
             make_folder(process.run.debug)
             segments = torch.cuda.memory_snapshot()
-            file.write_bytes(pickle.dumps({"segments": segments, "device_traces": []}))
+            write_atomic(file, pickle.dumps({"segments": segments, "device_traces": []}))
             error.memory_snapshot = file  # for launch/failure.py
 
 
