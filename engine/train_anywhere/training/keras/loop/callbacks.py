@@ -210,7 +210,8 @@ class TrainingCallback(StepWork):
         now = {name: np.array(v) for name, v in self.module.weights().items()}
         if {n: a.shape for n, a in now.items()} != {n: a.shape for n, a in before.items()}:
             self.metrics.progress.note(
-                "callbacks added or removed weights of the model in on_train_end: checkpoint, test and export use the model before that."
+                "callbacks added or removed weights of the model in on_train_end: the checkpoint and exports have the model before that, "
+                "the test measures the one after it."
             )
             self.module.keep_weights(weights)
             return
