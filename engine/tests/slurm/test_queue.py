@@ -39,6 +39,10 @@ def test_a_real_slurm_is_understood(
     [
         ("echo '    job_state = R'", {"7[3].server": "RUNNING"}),
         ("echo '    job_state = F'", {"7[3].server": "COMPLETED"}),
+        (
+            r"printf 'Job Id:\t7\n\tJob_Name = a\n\tjob_state = Q\n'",
+            {"7[3].server": "PENDING"},
+        ),  # Debian's qstat for Slurm
         ("echo 'qstat: Unknown Job Id 7.server' >&2; exit 153", {}),
         ("echo 'qstat: 7.server Job has finished, use -x or -H' >&2; exit 35", {}),
         ("echo 'Connection refused' >&2; exit 111", "qstat failed with exit code 111: Connection refused."),

@@ -205,7 +205,10 @@ def _query_qstat(job_ids: Sequence[str]) -> dict[str, str]:
 def query_pbs_fields(job_id: str) -> dict[str, str]:
     """Return the fields of `qstat -f`, none for an unknown job. Raises SchedulerError: qstat does not answer, or prints something else."""
     answer = programs.query(["qstat", "-f", native_id(job_id)], UNKNOWN["qstat"])
-    facts = dict(re.findall(r"^[ \t]*([\w.]+) = (.*)$", answer.replace("\n\t", ""), re.M))
+    whole = re.sub(
+        r"\n\t(?![\w.]+ = )", "", answer
+    )  # PBS continues a long line behind a tab; Debian's qstat has its fields there
+    facts = dict(re.findall(r"^[ \t]*([\w.]+) = (.*)$", whole, re.M))
     if answer and "job_state" not in facts:
         raise SchedulerError(f"qstat answered {answer[:80].strip()!a}, which has no job_state in it.")
     return facts
