@@ -54,7 +54,7 @@ def compressed(file: Path) -> None:
 def packed(**state: Any) -> torch.Tensor:
     """The state of a rank."""
     buffer = io.BytesIO()
-    torch.save({"loader": [], **state}, buffer)
+    torch.save({"loader": [], "attributes": torch.empty(0, dtype=torch.uint8), **state}, buffer)
     return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
 
 
@@ -73,7 +73,7 @@ def beyond_the_state() -> list[Any]:
         (compressed, "unpacks to 10000000 bytes"),
         (lambda file: torch.save(Path("/"), file), "holds more than tensors and numbers"),
         (lambda file: torch.save([1, 2], file), "can't be resumed"),
-        (changed(state_dict={"network.0.weight": torch.zeros(3)}), "can't be resumed: Error"),
+        (changed(state_dict={"network.0.weight": torch.zeros(3)}), "holds the weights of another model: Missing"),
         (changed(state_dict=7), "can't be resumed"),
         (changed(optimizer_states=[{"state": {}, "param_groups": []}]), "can't be resumed"),
         (changed(loops={}), "can't be resumed"),
