@@ -160,7 +160,7 @@ def test_unused_parameters(found: str | None, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", list(CASES)[5:])
-@pytest.mark.quick("pruned", "merged")
+@pytest.mark.quick("pruned", "merged", "averages of its own")
 def test_one_model_is_validated_tested_evaluated_and_exported(
     case: str, stranger: MakeRun, fit: Fit, tmp_path: Path
 ) -> None:

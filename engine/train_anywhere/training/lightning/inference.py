@@ -25,6 +25,7 @@ from train_anywhere.files.removal import print_once
 from train_anywhere.training.lightning.checkpoint.position import seed_everything
 from train_anywhere.training.lightning.checkpoint.restorer import WEIGHTS, read_checkpoint
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors, make_task
+from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
 from train_anywhere.training.lightning.loaders import Opener, find_source, from_module
 from train_anywhere.training.lightning.run import load_initial_weights
 from train_anywhere.training.lightning.strategies.choose import make_strategy, pick_device
@@ -166,11 +167,13 @@ class TrainedModel:
             )
 
     def _make_trainer(self) -> pl.Trainer:
-        """Return a Trainer on one device."""
+        """Return a Trainer on one device, which measures the checkpoint's weights also if hooks swap others in."""
         topology = Topology()
         device = pick_device(self.config.trainer, topology)
         strategy = make_strategy("single", self.config, topology, device)
-        return make_trainer(self.config, topology, strategy)
+        trainer = make_trainer(self.config, topology, strategy)
+        trainer.callbacks.insert(0, ValidatedWeights())
+        return trainer
 
     @property
     def generate(self) -> Callable[[list[int], int, float, int], list[int]] | None:
