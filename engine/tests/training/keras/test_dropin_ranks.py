@@ -7,11 +7,13 @@ import pytest
 
 from .test_dropin import BASE, HERE, NO_EVALUATION, task
 
+WHOLE = ("trainer.limit_val_batches=1", "trainer.limit_test_batches=1")
 AGREE = [
     pytest.param((task("OwnStep"),), id="own step"),
     pytest.param((task("compiled"), "optimizer=sgd", "trainer.gradient_clip_val=0.3"), id="compiled"),
     pytest.param((task("Gan"), "task.noise=false", *NO_EVALUATION), id="gan"),
-    pytest.param((task("two_outputs"), "data.kind=dict"), id="two outputs"),
+    # Keras' losses of single outputs are means over batches, so the incomplete last batch is left out
+    pytest.param((task("two_outputs"), "data.kind=dict", *WHOLE), id="two outputs"),
     pytest.param((task("Renamed"), "optimizer=sgd"), id="renamed"),
 ]
 
