@@ -64,9 +64,8 @@ def draw(seed: int) -> Spec:
         spec["own"] = [*own, "test_step"]
     if spec["train"] == "generator" and not spec["steps"]:
         spec["steps"] = 3
-    own_draws = random.Random(f"state {seed}")  # the other draws stay the same
-    if own_draws.random() < 0.5:
-        state = [own_draws.choice(STATES), own_draws.choice(("callback", "model"))]
+    if seed % 2:  # not drawn, so that each kind is as frequent and the other draws stay the same
+        state = [STATES[seed // 2 % len(STATES)], ("callback", "model")[seed // 32 % 2]]
         spec["callbacks"].append({"kind": "state", "hooks": [], "stops": None, "adds": False, "state": state})
     return valid(spec)
 

@@ -12,8 +12,8 @@ AGREE = [
     pytest.param((task("OwnStep"),), id="own step"),
     pytest.param((task("compiled"), "optimizer=sgd", "trainer.gradient_clip_val=0.3"), id="compiled"),
     pytest.param((task("Gan"), "task.noise=false", *NO_EVALUATION), id="gan"),
-    # Keras' losses of single outputs are means over batches, so the incomplete last batch is left out
-    pytest.param((task("two_outputs"), "data.kind=dict", *WHOLE), id="two outputs"),
+    pytest.param((task("two_outputs"), "data.kind=dict"), id="two outputs"),
+    pytest.param((task("two_outputs"), "data.kind=dict", *WHOLE), id="two outputs, whole batches"),
     pytest.param((task("Renamed"), "optimizer=sgd"), id="renamed"),
 ]
 
@@ -25,13 +25,17 @@ def test_two_devices_train_and_measure_as_one(train, overrides, tmp_path: Path) 
     results = [
         start(train, tmp_path / n, "strategy=mirrored", f"trainer.devices={n}", *overrides) for n in "12"
     ]
+    if overrides[1:] == ("data.kind=dict",):
+        # Keras' losses of single outputs are means over batches, of which the last one is incomplete here
+        batchwise = {f"{split}/{name}_loss" for split in ("val", "test") for name in ("y", "big")}
+        results = [({k: v for k, v in m.items() if k not in batchwise}, w) for m, w in results]
     assert_agree(*results)
 
 
 @pytest.mark.slow
 @pytest.mark.horovod
 @pytest.mark.parametrize("strategy", ["horovod", "multiworker_mirrored"])
-@pytest.mark.parametrize("overrides", [AGREE[0], AGREE[1], AGREE[2], AGREE[4]])
+@pytest.mark.parametrize("overrides", [AGREE[0], AGREE[1], AGREE[2], AGREE[-1]])
 def test_two_ranks_train_and_measure_as_one(train, require, strategy: str, overrides, tmp_path: Path) -> None:
     from train_anywhere.distributed.packages import horovod_problem
 
