@@ -111,24 +111,15 @@ def more_workers(facts: Facts, share: float) -> str:
     own, workers = facts.info.get("own_workers"), facts.config.get("data", {}).get("workers")
     cpus = min((node.cpus // (node.ranks or 1) for node in facts.present if node.cpus), default=None)
     most = cpus - 1 if cpus else 256
-    now = (
-        own
-        if isinstance(own, int)
-        else most
-        if workers == "auto"
-        else workers
-        if isinstance(workers, int)
-        else 0
-    )
+    typed = most if workers == "auto" else workers
+    now = next((count for count in (own, typed) if isinstance(count, int)), 0)
     needed = min(most, math.ceil((now or share) / max(1 - share, 0.01)))
     if needed <= now:
-        return f"its {cpus} CPUs per rank load as fast as they can, cluster.cpus_per_task requests more"
+        busy = f"its {cpus} CPUs per rank" if cpus else f"{now} processes"
+        return f"{busy} load as fast as they can, cluster.cpus_per_task requests more CPUs"
     if own is not None:
-        loader = (
-            "your DataLoader"
-            if facts.info.get("framework") == "lightning"
-            else "your PyDataset, or the map of your tf.data"
-        )
+        is_lightning = facts.info.get("framework") == "lightning"
+        loader = "your DataLoader" if is_lightning else "your PyDataset, or the map of your tf.data"
         return f"num_workers={needed} of {loader} (now {now})"
     return f"data.workers={needed} (now {now})"
 
