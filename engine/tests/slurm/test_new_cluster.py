@@ -6,16 +6,18 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tools.testbed import testbed_config
 from tools.testbed.testbed_cluster import Testbed
 from train_anywhere.commands import new_cluster
 from train_anywhere.commands.new_cluster import make_preset
 from train_anywhere.errors import SubmitError
+from train_anywhere.slurm import site_facts
 from train_anywhere.slurm.site_facts import Kind, SlurmFacts, parse_gpus
 
 KINDS = {
-    Kind("gpu", "a100", 4, (128, 64), 515000): 20,
-    Kind("gpu", "v100", 2, (40, 40), 190000): 5,
-    Kind("old", None, 8, (20, 20), 128000): 1,
+    Kind("gpu", "a100", 4, 128, 515000): 20,
+    Kind("gpu", "v100", 2, 40, 190000): 5,
+    Kind("old", None, 8, 20, 128000): 1,
 }
 Slurm = Callable[..., SlurmFacts]
 
@@ -81,7 +83,7 @@ def test_a_name_that_is_no_file_of_a_preset(name: str, capsys: pytest.CaptureFix
 
 
 def test_each_partition_keeps_its_limit_and_the_longest_is_the_site_s(slurm: Slurm) -> None:
-    facts = slurm({**KINDS, Kind("long", None, 2, (20, 20), 128000): 1}, "2-00:00:00")
+    facts = slurm({**KINDS, Kind("long", None, 2, 20, 128000): 1}, "2-00:00:00")
     facts.partitions["long"]["MaxTime"] = "7-00:00:00"
     site = yaml.safe_load(make_preset("mine", facts, None, "login"))["cluster"]["site"]
     limits = {n["partition"]: n.get("max_time") for n in site["nodes"]}
@@ -120,7 +122,7 @@ def settings(**changed: str) -> dict[str, str]:
 def test_partitions_of_other_users_are_left_out(
     slurm: Slurm, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], usable: bool
 ) -> None:
-    facts = slurm(KINDS | {Kind("maint", "a100", 8, (64, 64), 515000): 99})
+    facts = slurm(KINDS | {Kind("maint", "a100", 8, 64, 515000): 99})
     facts.partitions = {"gpu": settings(), "old": settings(), "maint": settings(**changed)}
     facts.accounts = {"lab-a": ""}
     monkeypatch.setattr(facts, "_query", lambda *_: ["lab-a|faculty", "lab-a|", "faculty|root", "root|"])
@@ -137,8 +139,8 @@ def test_the_limits_of_a_partition_count_for_its_nodes(slurm: Slurm) -> None:
     node = {"CPUTot": "128", "ThreadsPerCore": "2", "RealMemory": "515000", "Gres": "gpu:a100:4"}
     facts._add_node(node | {"Partitions": "gpu,part"})
     assert {*facts.kinds} == {
-        Kind("gpu", "a100", 4, (128, 64), 515000),
-        Kind("part", "a100", 4, (16, 8), 64000),
+        Kind("gpu", "a100", 4, 128, 515000),
+        Kind("part", "a100", 4, 16, 64000),
     }
 
 
@@ -150,12 +152,12 @@ def test_another_partition(slurm: Slurm) -> None:
 
 
 def test_odd_words_of_slurm_stay_words_in_the_preset(slurm: Slurm) -> None:
-    odd = {Kind("on", "1g.5gb", 7, (4, 4), 1000): 1}
+    odd = {Kind("on", "1g.5gb", 7, 4, 1000): 1}
     tree = yaml.safe_load(make_preset("mine", slurm(odd, "UNLIMITED"), None, "007"))
     assert (tree["cluster"]["partition"], tree["cluster"]["gpu_type"]) == ("on", "1g.5gb")
     assert tree["cluster"]["site"]["hosts"] == ["007"]  # not every machine
     assert "max_time" not in tree["cluster"]["site"]
-    odd = {Kind('a: "b', "x{", 2, (4, 4), 1000): 1}
+    odd = {Kind('a: "b', "x{", 2, 4, 1000): 1}
     tree = yaml.safe_load(make_preset("mine", slurm(odd, "n/a"), None, "login"))
     assert tree["cluster"]["site"]["nodes"][0]["gpu_type"] == "x{"
 
@@ -167,13 +169,93 @@ def test_a_preset_is_never_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "mine.yaml").read_text() == "mine"
 
 
+CONF = """
+NodeName=node1 Sockets=1 CoresPerSocket=64 ThreadsPerCore=2 RealMemory=500000 MemSpecLimit=8000 CoreSpecCount=2 Gres=gpu:a100:8 Features=big
+NodeName=node2 Sockets=1 CoresPerSocket=48 ThreadsPerCore=1 RealMemory=250000 Gres=gpu:a100:4,gpu:a100_3g.20gb:4
+NodeName=node3 Sockets=1 CoresPerSocket=64 RealMemory=300000 Gres=gpu:8
+NodeName=node4 Sockets=1 CoresPerSocket=32 RealMemory=100000
+AccountingStorageEnforce=associations,limits,qos
+PartitionName=main Nodes=node4 Default=YES
+PartitionName=gpu Nodes=node1,node2 MaxTime=2-00:00:00
+PartitionName=plain Nodes=node3 MaxTime=UNLIMITED
+PartitionName=closed Nodes=node3 State=DOWN
+PartitionName=maint Nodes=node1,node2,node3 MaxTime=UNLIMITED RootOnly=YES Hidden=YES
+PartitionName=lab Nodes=node1,node3 MaxTime=UNLIMITED AllowAccounts=team-b
+PartitionName=scavenge Nodes=node4
+PartitionName=preemptible Nodes=node4
+PartitionName=urgent Nodes=node4
+"""
+"""Nodes with reserved CPUs and memory, with slices of GPUs, with GPUs without a type, and without GPUs."""
+
+GRES = """
+NodeName=node1 Name=gpu Type=a100 File={0}/dev/nvidia[0-7]
+NodeName=node2 Name=gpu Type=a100 File={0}/dev/nvidia[0-3]
+NodeName=node2 Name=gpu Type=a100_3g.20gb File={0}/dev/nvidia[4-7]
+NodeName=node3 Name=gpu File={0}/dev/nvidia[0-7]
+"""
+
+EXPECTED = {
+    "partition": "gpu",
+    "gpu_type": "a100",
+    "nodes": [
+        {"partition": "gpu", "gpu_type": "a100", "gpus": 8, "cpus": 124, "mem": "492000M", "max_time": "2-00:00:00"},
+        {"partition": "plain", "gpus": 8, "cpus": 64, "mem": "300000M"},
+        {"partition": "gpu", "gpu_type": "a100", "gpus": 4, "cpus": 48, "mem": "250000M", "max_time": "2-00:00:00"},
+        {"partition": "gpu", "gpu_type": "a100_3g.20gb", "gpus": 4, "cpus": 48, "mem": "250000M", "max_time": "2-00:00:00"},
+    ],
+}  # fmt: skip
+"""Without reserved CPUs and memory, and without the partitions that are down, hidden, or another team's."""
+
+SACCTMGR = {
+    "real": None,
+    "missing": "",
+    "failing": "echo no database >&2; exit 1",
+    "hanging": "/bin/sleep 1000",
+    "printing nonsense": "echo welcome; echo '|'; echo 'a|b|c|d|e|f'",
+}
+
+
+@pytest.fixture(scope="session")
+def site(testbed_for: Callable[..., Testbed]) -> Testbed:
+    """Start once per process, because an account can be added only once."""
+
+    def write_all(layout: testbed_config.Layout) -> None:
+        write(layout)
+        (layout.dir / "etc" / "slurm" / "gres.conf").write_text(GRES.format(layout.dir))
+
+    write = testbed_config.write_all
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(testbed_config, "write_all", write_all)
+        testbed = testbed_for("technion", accounting=True, conf=CONF)
+    for command in ("add account team-a", "add user root account=team-a"):
+        done = testbed.run(["sacctmgr", "-i", *command.split()])
+        assert done.returncode == 0, done.stdout + done.stderr
+    return testbed
+
+
 @pytest.mark.slurm
 @pytest.mark.needs_root
+@pytest.mark.parametrize("sacctmgr", SACCTMGR)
+@pytest.mark.quick("real")
 def test_a_real_slurm(
-    testbed_for: Callable[..., Testbed], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    site: Testbed,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    sacctmgr: str,
 ) -> None:
-    monkeypatch.setenv("PATH", testbed_for("technion").env()["PATH"])
+    """The preset is what Slurm reports. Without an answer about accounts, any partition may be open."""
+    monkeypatch.setenv("PATH", site.env()["PATH"])
+    if (body := SACCTMGR[sacctmgr]) is not None:
+        monkeypatch.setattr(site_facts, "TIMEOUT_S", 2.0)
+        for program in (*(site.dir / "bin").iterdir(), Path("/usr/bin/sed"), Path("/usr/bin/nsenter")):
+            if program.name != "sacctmgr":
+                (tmp_path / program.name).symlink_to(program)
+        if body:
+            (tmp_path / "sacctmgr").write_text(f"#!/bin/sh\n{body}\n")
+            (tmp_path / "sacctmgr").chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
     assert new_cluster.main(["mine"]) == 0
-    tree = yaml.safe_load(capsys.readouterr().out)
-    assert tree["cluster"]["gpu_type"] == "a100"
-    assert tree["cluster"]["site"]["nodes"][0]["gpus"] == 8
+    cluster = yaml.safe_load(capsys.readouterr().out)["cluster"]
+    nodes = [n for n in cluster["site"]["nodes"] if n["partition"] != "lab" or body is None]
+    assert {k: {**cluster, "nodes": nodes}[k] for k in EXPECTED} == EXPECTED

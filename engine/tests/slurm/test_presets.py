@@ -1,3 +1,5 @@
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -6,11 +8,11 @@ import yaml
 
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
+from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.slurm import presets
 from train_anywhere.slurm.presets import read_host_patterns, resolve_current
 from train_anywhere.slurm.script.job import make_job
-from train_anywhere.slurm.site_facts import Compared, Kind, SlurmFacts, compare
 
 
 @pytest.mark.parametrize(
@@ -68,67 +70,6 @@ def test_a_preset_that_is_a_folder_is_passed_over(tmp_path: Path) -> None:
         {},
         ["configs/cluster/bad.yaml is ignored: it can't be read (Is a directory)."],
     )
-
-
-A100 = Kind("gpu", "a100", 4, (64, 64), 500000)
-
-
-@pytest.fixture
-def slurm(monkeypatch: pytest.MonkeyPatch) -> SlurmFacts:
-    """Return facts of a site with a default partition without GPUs, and a user in one account."""
-    monkeypatch.setenv("PATH", "/nothere")
-    facts = SlurmFacts()
-    facts.kinds[A100] = 9
-    facts.partitions = {"main": {"Default": "YES"}, "gpu": {"MaxTime": "1-00:00:00"}}
-    facts.up = facts.usable = {"gpu"}
-    facts.features = {"GPU_SKU:A100_SXM4", "ib"}
-    facts.accounts = {"naiss2026-1-2": "normal"}
-    facts.config = {"AccountingStorageEnforce": "limits"}
-    return facts
-
-
-def wrong(slurm: SlurmFacts, site: dict[str, Any] | None = None, **keys: Any) -> dict[str, Compared]:
-    """Return what differs in a preset with these keys, by the last key of each fact."""
-    cluster = {"partition": "gpu", "site": site or {}} | keys
-    return {c.keys[-1]: c for c in compare(cluster, slurm) if not c.agrees}
-
-
-@pytest.mark.parametrize(
-    ("constraint", "missing"),
-    [
-        ("GPU_SKU:A100_SXM4", ""),
-        ("[GPU_SKU:A100_SXM4*2&ib*4]", ""),
-        (["GPU_SKU:A100_SXM4|ib"], ""),
-        ("(ib&GPU_SKU:V100)|ib", "no GPU_SKU:V100"),
-        (["huge", "ib"], "no huge"),
-    ],
-)
-def test_a_feature_may_have_a_colon(slurm: SlurmFacts, constraint: str | list[str], missing: str) -> None:
-    found = wrong(slurm, constraint=constraint)
-    assert [c.slurm for c in found.values()] == ([missing] if missing else [])
-
-
-def test_a_limit_of_0_gpus_is_one_of_jobs_without_any(slurm: SlurmFacts) -> None:
-    slurm.qos = {"normal": ["", "gres/gpu=0", ""]}
-    assert wrong(slurm, {"max_gpus": 12}) == {}
-    slurm.qos = {"normal": ["", "gres/gpu=0", "gres/gpu=8"]}
-    assert wrong(slurm, {"max_gpus": 12})["max_gpus"].slurm == 8
-
-
-def test_slurm_stores_accounts_in_lower_case(slurm: SlurmFacts) -> None:
-    assert wrong(slurm, {"account": r"NAISS\d+-\d+-\d+"}) == {}
-    assert "account" in wrong(slurm, {"account": r"def-.+"})
-
-
-def test_partitions_of_other_users_count_only_if_the_preset_has_them(slurm: SlurmFacts) -> None:
-    lab = A100._replace(partition="lab", gpus=8)
-    slurm.kinds[lab] = 99
-    slurm.partitions["lab"] = {"MaxTime": "UNLIMITED"}
-    slurm.up = {"gpu", "lab"}
-    assert "partition" in wrong(slurm, partition=None)
-    nodes = [{"partition": "lab", "gpus": 8, "cpus": 64}]
-    assert wrong(slurm, {"nodes": nodes}) == {}
-    assert wrong(slurm, {"max_time": "1-00:00:00"}) == {}
 
 
 PRESET = """
@@ -208,3 +149,23 @@ def test_all_of_them_at_once(tree: dict[str, Any]) -> None:
 def test_times_that_are_what_they_seem(tree: dict[str, Any]) -> None:
     for minutes in ("2880", '"48:00:00"', "2-00:00:00"):
         assert problems(tree, PRESET.replace("7-00:00:00", minutes)) == []
+
+
+@pytest.mark.parametrize(
+    ("checked", "old"),
+    [("2020-01", True), ("2020-01-31", True), ("%Y-%m", False), ("%Y-%m-%d", False), ("once", False)],
+)
+def test_old_facts_are_noted_once(
+    checked: str,
+    old: bool,
+    make_config: Callable[..., Config],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    value = time.strftime(checked)
+    cluster = make_config("cluster=narval", f"cluster.site.checked='{value}'").cluster
+    shown = "`python slurm/new_cluster.py narval` prints those of Slurm."
+    note = f"the facts about narval were last checked in {value}; {shown}"
+    assert presets.stale_facts_notes(cluster) == ([note] if old else [])
+    assert presets.stale_facts_notes(cluster) == []

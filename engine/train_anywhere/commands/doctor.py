@@ -2,11 +2,9 @@
 
 python -m train_anywhere doctor                                                # this machine
 python -m train_anywhere doctor cluster=alvis trainer.nodes=2 strategy=horovod   # a job on alvis, and wait for it
-python -m train_anywhere doctor cluster=alvis --facts   # compare the preset with Slurm, on a login node of alvis; no job
 
---facts prints each fact that differs, with its key: correct the preset by hand.
 The job is `src/train.py` with the same arguments, so its gradients are averaged over all ranks.
-Exit codes: 0 all checks pass, 1 a check fails (its line has the remedy) or a fact differs, 2 the arguments are invalid.
+Exit codes: 0 all checks pass, 1 a check fails (its line has the remedy), 2 the arguments are invalid.
 """
 
 import os
@@ -19,13 +17,11 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-import yaml
-
 from train_anywhere.config.checks.contradictions import scheduler_problems
 from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
-from train_anywhere.config.command.compose import CONFIGS, choice_file, compose, quote_value
+from train_anywhere.config.command.compose import CONFIGS, compose, quote_value
 from train_anywhere.config.command.diagnose import explain_refusal
-from train_anywhere.config.command.yaml_files import read_text, refuse_unusable_files
+from train_anywhere.config.command.yaml_files import refuse_unusable_files
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import local_layout, make_layout
@@ -35,22 +31,19 @@ from train_anywhere.distributed.packages import (
     installed_frameworks,
     installed_horovod,
 )
-from train_anywhere.errors import REFUSED, ConfigError, SchedulerError, listed
+from train_anywhere.errors import REFUSED, ConfigError, listed
 from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.fit import fit_page, terminal_width
-from train_anywhere.files.terminal.printable import printable
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import read_reports
 from train_anywhere.slurm.presets import resolve_current
 from train_anywhere.slurm.script.job import devices_per_node
 from train_anywhere.slurm.script.units import format_problems as cluster_problems
-from train_anywhere.slurm.site_facts import SlurmFacts, compare, fact_names
 from train_anywhere.slurm.submission.prepare import refusals
 from train_anywhere.training.preflight import CHECKS
 
 TOOLS = {"none": (), "slurm": ("sbatch", "squeue", "scontrol"), "pbs": ("qsub", "qstat")}
-FACTS = "--facts"
 SHORT = ("trainer.max_epochs=1", "trainer.max_steps=2")
 NAME = "doctor"
 QUIET = ("trainer.limit_val_batches=1", "trainer.limit_test_batches=0", "monitor.ranks=true", f"name={NAME}")
@@ -168,8 +161,6 @@ def main(arguments: list[str]) -> int:
         return 0
     words: list[str] = []
     try:
-        if FACTS in arguments:
-            return compare_facts([a for a in arguments if a != FACTS], words)
         return report(load_request(arguments, words), words)
     except Exception as error:
         message = explain_refusal(error, words)
@@ -193,39 +184,6 @@ def load_request(arguments: list[str], words: list[str]) -> Config:
     if "cluster=current" in words:
         words[:] = resolve_current(words)
     return load(compose(words), request_problems)
-
-
-def compare_facts(arguments: list[str], words: list[str]) -> int:
-    """Print the facts of a preset that differ from what Slurm reports; return the exit code.
-
-    Raises:
-        ProjectError: the arguments are not one preset with facts, or Slurm reports nothing.
-    """
-    scheduler = load_request(arguments, words).cluster.scheduler
-    if len(words) != 1 or scheduler != "slurm":
-        raise ConfigError(f"{FACTS} takes nothing but cluster=NAME, a preset of a site with Slurm.")
-    path = choice_file("cluster", words[0].removeprefix("cluster="))
-    if not (yaml.safe_load(read_text(path)).get("cluster") or {}).get("site"):
-        raise ConfigError(f"{path.name} has no facts (cluster.site) to compare: name the preset of a site.")
-    if not shutil.which("sinfo"):
-        raise SchedulerError(f"sinfo is not on this machine: run this on a login node of {path.stem}.")
-    return print_differences(path)
-
-
-def print_differences(path: Path) -> int:
-    """Print what differs between a preset and Slurm, and what could not be compared; return the exit code.
-
-    Raises:
-        SchedulerError: Slurm reports nothing.
-    """
-    slurm, tree = SlurmFacts(), yaml.safe_load(read_text(path))["cluster"]
-    print("".join(f"note: {why}\n" for why in slurm.failures.values()), end="", file=sys.stderr)
-    if not (found := list(compare(tree, slurm))):
-        raise SchedulerError(f"Slurm reports nothing that could be compared with {path.name}.")
-    differences = [str(one) for one in found if not one.agrees]
-    print(printable("\n".join(differences) or "No difference."))
-    print(f"not checked: {listed(sorted(fact_names(tree) - {one.keys[-1] for one in found}))}")
-    return int(bool(differences))
 
 
 def request_problems(config: Config) -> list[str]:

@@ -158,7 +158,7 @@ def _node(kind: Kind, limit: str, longest: str) -> str:
     gpu_type = f"gpu_type: {format_scalar(kind.gpu_type)}, " if kind.gpu_type else ""
     name, mem = format_scalar(kind.partition), units.short_size(kind.mem)
     time = f", max_time: {format_scalar(limit)}" if limit != longest else ""
-    return f"{{partition: {name}, {gpu_type}gpus: {kind.gpus}, cpus: {kind.cpus[0]}, mem: {mem}{time}}}"
+    return f"{{partition: {name}, {gpu_type}gpus: {kind.gpus}, cpus: {kind.cpus}, mem: {mem}{time}}}"
 
 
 def write_host(name: str, ssh: str, words: Sequence[str]) -> int:

@@ -114,6 +114,6 @@ def stale_facts_notes(cluster: Cluster) -> list[str]:
         age = date.today() - date.fromisoformat(f"{checked}-01"[:10])
         old = age.days > MAX_AGE_DAYS and cluster.scheduler == "slurm"
         if old and is_first_note(choice_file("cluster", name), f"checked {checked}"):
-            compare = f"`python -m train_anywhere doctor cluster={name} --facts` compares them with Slurm"
-            return [f"the facts about {name} were last checked in {checked}; {compare}."]
+            shown = f"`python slurm/new_cluster.py {name}` prints those of Slurm"
+            return [f"the facts about {name} were last checked in {checked}; {shown}."]
     return []
