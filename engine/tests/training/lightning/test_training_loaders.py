@@ -14,7 +14,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.data.torch.loader import EpochSampler
 from train_anywhere.job.rank_process import Stop
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.lightning.dropin.user_data import Opening, Skipping, wrap
+from train_anywhere.training.lightning.dropin.user_data import Opening, wrap
 from train_anywhere.training.lightning.strategies.choose import OneDevice
 from train_anywhere.training.lightning.strategies.hooks import RESTORED, RUNS, SharedBatches, shares_rows
 
@@ -69,17 +69,6 @@ def test_user_code_sees_its_loader(rows_of: Any) -> None:
 def test_a_batch_list_has_no_length_of_its_own() -> None:
     stream = wrap(batches := iter([1, 2]), Opening(batches))
     assert not hasattr(type(stream), "__len__") and [*stream] == [1, 2]
-
-
-def test_batches_are_skipped_without_reading_rows() -> None:
-    Rows.reads, rows = 0, Rows()
-    loader = DataLoader(rows, batch_size=3)
-    skipping = Skipping(loader)
-    batches = skipping.open(loader)
-    assert loader.dataset is rows
-    assert next(batches) is None and Rows.reads == 0
-    skipping.active = False
-    assert next(batches).flatten().tolist() == [3, 4, 5] and Rows.reads == 3
 
 
 @pytest.mark.parametrize("count", [4, 5, 7, 12])

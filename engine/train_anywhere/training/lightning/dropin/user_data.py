@@ -6,7 +6,6 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.data import sized_len
-from torch.utils.data import DataLoader, IterableDataset
 
 from train_anywhere.data.torch import random_states
 from train_anywhere.data.torch.loader import BatchLoader
@@ -211,9 +210,7 @@ class Place:
             if saved["state"] is not None:
                 loader.load_state_dict(saved["state"])
             self.opened = self._capture()
-            # rows of one loader may draw numbers before another one draws its order
-            skipping = Skipping(loader, len(self.loaders.places) == 1 and not saved["ahead"])
-            return self._read(skipping.open(loader), saved, skipping)
+            return self._read(iter(loader), saved)
 
     def _open_late(self) -> None:
         if self._batches is None:
@@ -234,16 +231,14 @@ class Place:
         self.passed = True
         yield from ()
 
-    def _read(
-        self, batches: Iterator[Any], saved: dict[str, Any] | None, skipping: "Skipping | None" = None
-    ) -> Iterator[Any]:
+    def _read(self, batches: Iterator[Any], saved: dict[str, Any] | None) -> Iterator[Any]:
         ahead = []
         if saved is None or saved.get("over"):
             self.first = self._capture()
         else:
             self.saved = None
             with random_states.preserve():
-                ahead = self._skip(batches, saved, skipping)
+                ahead = self._skip(batches, saved)
         yield from ahead
         agrees = (
             self.trainer.world_size > 1
@@ -275,14 +270,12 @@ class Place:
             )
         return bool(ended)
 
-    def _skip(self, batches: Iterator[Any], saved: dict[str, Any], skipping: "Skipping | None") -> list[Any]:
+    def _skip(self, batches: Iterator[Any], saved: dict[str, Any]) -> list[Any]:
         """Skip the batches that are trained. Return the one that had been read ahead, if any."""
         self._restore(saved["first"])
         self.first, self.served, self.total = self._capture(), saved["served"], saved["total"]
         for _ in range(self.served if saved["state"] is None else 0):
             next(batches, None)
-        if skipping:
-            skipping.active = False
         ahead = []
         if saved["ahead"]:
             self._restore(saved["ahead"])
@@ -317,52 +310,3 @@ def set_epoch(loader: Any, epoch: int) -> None:
     for sampler in {id(one): one for one in known}.values():
         if callable(getattr(sampler, "set_epoch", None)):
             sampler.set_epoch(epoch)
-
-
-class Skipping:
-    """Lets a DataLoader without workers skip batches of rows by index without reading the rows.
-
-    Attributes:
-        active: whether rows are skipped.
-    """
-
-    def __init__(self, loader: Any, possible: bool = True) -> None:
-        self.active, self.instead = True, dict[str, Any]()
-        if (
-            possible
-            and isinstance(loader, DataLoader)
-            and type(loader).__iter__ is DataLoader.__iter__
-            and loader.num_workers == 0
-            and not isinstance(loader.dataset, IterableDataset)
-        ):
-            collate = loader.collate_fn
-            self.instead = {
-                "dataset": Rows(loader.dataset, self),
-                "collate_fn": lambda found: None if self.active else collate(found),
-            }
-
-    def open(self, loader: Any) -> Iterator[Any]:
-        """Return an iterator of the loader, which gets its rows from this object."""
-        kept = {name: vars(loader)[name] for name in self.instead}
-        if not kept:
-            return iter(loader)
-        vars(loader).update(self.instead)
-        try:
-            return iter(loader)
-        finally:
-            vars(loader).update(kept)
-
-
-class Rows:
-    """A data set whose rows are None while they are skipped."""
-
-    def __init__(self, rows: Any, skipping: Skipping) -> None:
-        self.rows, self.skipping = rows, skipping
-        if getattr(rows, "__getitems__", None):
-            self.__getitems__ = lambda indices: None if skipping.active else rows.__getitems__(indices)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: Any) -> Any:
-        return None if self.skipping.active else self.rows[index]
