@@ -36,8 +36,8 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.training.lightning.checkpoint.position import seed_everything
 from train_anywhere.training.lightning.checkpoint.rank_state import RankState
-from train_anywhere.training.lightning.checkpoint.shards import Shards
-from train_anywhere.training.lightning.checkpoint.state import FILE, METADATA, CheckpointCallback, StateWriter
+from train_anywhere.training.lightning.checkpoint.shards import METADATA, Shards
+from train_anywhere.training.lightning.checkpoint.state import FILE, CheckpointCallback, StateWriter
 from train_anywhere.training.lightning.dropin.loggers import RunLogger, listen
 from train_anywhere.training.lightning.dropin.model import (
     ConfiguredOptimizer,

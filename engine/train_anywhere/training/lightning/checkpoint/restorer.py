@@ -12,8 +12,8 @@ from torch.distributed.checkpoint import Metadata, TensorStorageMetadata
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.copy_files import refuse_compressed
 from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
-from train_anywhere.training.lightning.checkpoint.shards import ShardPlanner, ShardReader
-from train_anywhere.training.lightning.checkpoint.state import FILE, METADATA
+from train_anywhere.training.lightning.checkpoint.shards import METADATA, ShardPlanner, ShardReader
+from train_anywhere.training.lightning.checkpoint.state import FILE
 
 WEIGHTS = "state_dict"
 """Key of the weights, in whole and in sharded checkpoints."""

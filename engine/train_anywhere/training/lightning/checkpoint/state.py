@@ -56,9 +56,6 @@ from train_anywhere.training.plan import is_multiple
 FILE = "model.ckpt"
 """Lightning's file in a checkpoint folder: weights, optimizer, schedule, loops, random states."""
 
-METADATA = ".metadata"
-"""The file in a sharded checkpoint that lists which weights are in which shard."""
-
 
 class CheckpointCallback(pl.Callback):
     """Saves every few epochs, steps or seconds, at the end, and at an agreed stop.
@@ -324,9 +321,7 @@ class StateWriter(TorchCheckpointIO):
             return
         checkpoint = self.plain(checkpoint)
         if self.shards:
-            if self.checkpointer:
-                self.shards.clear()
-            self.shards.write(checkpoint, storage_options.step)
+            self.shards.write(checkpoint)
             self._info = storage_options
         if self.checkpointer:
             self.buffers.fill(checkpoint)

@@ -6,9 +6,8 @@ scattered. See https://arxiv.org/abs/2304.11277 and `torch.distributed.fsdp.full
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,10 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
+from torch.utils import swap_tensors
 
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.data.torch import random_states
@@ -38,7 +38,6 @@ from train_anywhere.training.lightning.checkpoint.shards import ShardPlanner, Sh
 from train_anywhere.training.lightning.dropin.trainable import KEY, restore_groups, set_flags
 from train_anywhere.training.lightning.private import forget_groups
 from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
-from train_anywhere.training.lightning.strategies.hooks import move_optimizers
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 """Layers that only contain others: a list is never called, and the layers of a chain can be gathered one after another."""
@@ -118,6 +117,9 @@ class FullyShardedStrategy(OneDevicePerRank):
 
     Only the first rank holds a whole model, on its host: block by block all ranks get its weights and split them.
 
+    Lightning's ModelParallelStrategy is not used. It refuses modules without `configure_model`, computes a step without gathering a module
+    that is split as a whole, and reads and writes checkpoints past the CheckpointIO, whose `.metadata` could run code.
+
     Args:
         blocks: class names of layers that are gathered as a unit; none: see `find_blocks`.
         group: number of consecutive ranks that share one copy of the model; None: all ranks.
@@ -133,29 +135,13 @@ class FullyShardedStrategy(OneDevicePerRank):
         self.blocks, self.group = blocks, group
         self._layer_sync: LayerSync | None = None  # the Trainer sets it
 
-    def _step(self, name: str, context: str, *args: Any, **kwargs: Any) -> Any:
-        """Run a step within the module's forward call, which gathers a whole module."""
-        module: Any = self.lightning_module
-        forward, step = module.forward, getattr(module, name)
-
-        def instead(*args: Any, **kwargs: Any) -> Any:
-            module.forward = forward  # the step may call it
-            return step(*args, **kwargs)
-
-        with getattr(self.precision_plugin, f"{context}_step_context")():
-            if self.network is not module:
-                return step(*args, **kwargs)
-            module.forward = instead
-            return module(*args, **kwargs)
-
     def build(self, make: Callable[[], Any]) -> Any:
         """Return the result of `make`, on all ranks but the first without memory for its weights, if that is possible."""
         if self.global_rank == 0:
             return make()
         states = random_states.get_states()
-        with suppress(
-            Exception
-        ):  # a module that needs a value now raises any error; its own come again below
+        # a module that needs a value now raises any error; its own come again below
+        with suppress(Exception):
             with torch.device("meta"):
                 built = make()
             if isinstance(built, nn.Module) and not any(map(_has_plain_meta, built.modules())):
@@ -164,51 +150,49 @@ class FullyShardedStrategy(OneDevicePerRank):
         return make()
 
     def setup(self, trainer: pl.Trainer) -> None:
-        """Send rank 0's weights to all ranks, which keep their parts, then create optimizers."""
+        """Split the model, then create optimizers. Raises ConfigError for more than one."""
         assert self.accelerator and self.model
         self.accelerator.setup(trainer)
-        if self._layer_sync:  # applied once: Lightning would restore the old layers, which are not split
-            self._layer_sync.apply(self.model)
-            self._layer_sync = None
         self.precision_plugin.convert_module(self.model)
-        if not isinstance(self.network, FSDPModule):
-            shard(self.network, self.root_device, self.blocks, self.group, self._fill)
-            self._fill(self.model)
         self.model_to_device()
-        self._broadcast(self.model.buffers())
-        fitting = trainer.state.fn == TrainerFn.FITTING
-        if fitting:
+        if trainer.state.fn == TrainerFn.FITTING:
             self.setup_optimizers(trainer)
-        if fitting and len(self.optimizers) > 1:  # a sharded checkpoint holds the state of one
+        self.setup_precision_plugin()
+        if len(self.optimizers) > 1:  # a sharded checkpoint holds the state of one
             raise ConfigError(
                 f"strategy=fsdp supports one optimizer, and this module has {len(self.optimizers)}; use strategy=ddp."
             )
-        self.setup_precision_plugin()
-        if fitting:
-            move_optimizers(self)
+
+    def model_to_device(self) -> None:
+        """Send rank 0's weights to all ranks, which keep their parts."""
+        assert self.model
+        if self._layer_sync:  # applied once: Lightning would restore the old layers, which are not split
+            self._layer_sync.apply(self.model)
+            self._layer_sync = None
+        if not isinstance(self.network, FSDPModule):
+            shard(self.network, self.root_device, self.blocks, self.group, self._fill)
+            self._fill(self.model)
+            if (
+                self.network is self.model
+            ):  # Lightning calls its steps, not the module, and only a call gathers it
+                for step in ("training_step", "validation_step", "test_step"):
+                    register_fsdp_forward_method(self.model, step)
+        super().model_to_device()
+        self._broadcast(self.model.buffers())
 
     def _fill(self, part: nn.Module) -> None:
-        """Fill the weights of a part that are not split yet with rank 0's values."""
-        filled: dict[int, nn.Parameter] = {}  # a weight that two layers share stays shared
-        for module in part.modules():
-            for name, buffer in module.named_buffers(recurse=False):
-                if buffer.is_meta:
-                    module._buffers[name] = torch.empty_like(buffer, device=self.root_device)
-            for name, weight in module._parameters.items():
-                if weight is not None and not isinstance(weight, DTensor):
-                    if id(weight) not in filled:
-                        filled[id(weight)] = self._fill_weight(weight)
-                    module._parameters[name] = filled[id(weight)]
-
-    def _fill_weight(self, weight: nn.Parameter) -> nn.Parameter:
-        if weight.is_meta:
-            filled = nn.Parameter(torch.empty_like(weight, device=self.root_device), weight.requires_grad)
-            vars(filled).update(vars(weight))
-        else:
-            filled = weight
-            filled.data = filled.data.to(self.root_device)
-        self._broadcast(iter([filled]))
-        return filled
+        """Fill the weights of a part that are not split yet with rank 0's values, and its buffers without memory."""
+        for tensor in (t for t in [*part.parameters(), *part.buffers()] if not isinstance(t, DTensor)):
+            weight = isinstance(tensor, nn.Parameter)
+            if tensor.is_meta:
+                filled = torch.empty_like(tensor, device=self.root_device)
+                filled = nn.Parameter(filled, tensor.requires_grad) if weight else filled
+                vars(filled).update(vars(tensor))
+                swap_tensors(tensor, filled)  # a weight that two layers share stays shared
+            elif weight:
+                tensor.data = tensor.data.to(self.root_device)
+            if weight:
+                self._broadcast([tensor])
 
     @property
     def network(self) -> nn.Module:
@@ -216,10 +200,6 @@ class FullyShardedStrategy(OneDevicePerRank):
         assert self.lightning_module
         network = getattr(self.lightning_module, "network", None)
         return network if isinstance(network, nn.Module) else self.lightning_module
-
-    training_step = partialmethod(_step, "training_step", "train")
-    validation_step = partialmethod(_step, "validation_step", "val")
-    test_step = partialmethod(_step, "test_step", "test")
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
@@ -241,7 +221,7 @@ class FullyShardedStrategy(OneDevicePerRank):
         if isinstance(self.network, FSDPModule):
             self.network.reshard()
 
-    def _broadcast(self, tensors: Iterator[torch.Tensor]) -> None:
+    def _broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
             distributed.broadcast(tensor.data, 0)
 
