@@ -80,27 +80,24 @@ def test_only_new_entries_of_a_changelog_are_printed(
 
 
 def test_an_edited_engine_is_not_replaced(project: Path, newer: Path) -> None:
-    (project / "engine/train_anywhere/search/__init__.py").write_text("mine = 1\n")
+    (project / "engine/train_anywhere/tasks.py").write_text("mine = 1\n")
     (project / "engine/train_anywhere/mine.py").touch()
     (project / "engine/README.md").unlink()
     before = git(project, "status", "--short")
     done = call(project, "tools/engine.py", "update", str(newer))
     assert (done.returncode, done.stdout) == (2, "")
-    assert "README.md, train_anywhere/mine.py, train_anywhere/search/__init__.py" in done.stderr
+    assert "README.md, train_anywhere/mine.py, train_anywhere/tasks.py" in done.stderr
     assert git(project, "status", "--short") == before
 
 
 def test_edits_that_are_not_committed_are_not_replaced(project: Path, newer: Path) -> None:
     """Even with new checksums, after which they do not count as edits."""
-    (project / "engine/train_anywhere/search/__init__.py").write_text("mine = 1\n")
+    (project / "engine/train_anywhere/tasks.py").write_text("mine = 1\n")
     assert call(project, "tools/engine.py", "checksums").returncode == 0
     done = call(project, "tools/engine.py", "update", str(newer))
     assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        "would replace them: engine/CHECKSUMS, engine/train_anywhere/search/__init__.py. Commit them"
-        in done.stderr
-    )
-    assert (project / "engine/train_anywhere/search/__init__.py").read_text() == "mine = 1\n"
+    assert "would replace them: engine/CHECKSUMS, engine/train_anywhere/tasks.py. Commit them" in done.stderr
+    assert (project / "engine/train_anywhere/tasks.py").read_text() == "mine = 1\n"
 
 
 def test_formatting_does_not_renew_checksums() -> None:
@@ -198,7 +195,7 @@ def test_upstream_is_merged_after_a_detach(project: Path) -> None:
     (merge, install) = [line for line in page.splitlines() if "upstream/main" in line]
     git(project, "branch", "-M", "main")
     git(project, "checkout", "-qb", "theirs")
-    for name in ("search/__init__.py", "errors.py", "__init__.py"):
+    for name in ("tasks.py", "errors.py", "__init__.py"):
         with (project / "engine/train_anywhere" / name).open("a") as file:
             file.write("\n# newer\n")
     (project / "engine/train_anywhere/added.py").write_text('"""New."""\n')
@@ -222,7 +219,7 @@ def test_upstream_is_merged_after_a_detach(project: Path) -> None:
     assert git(project, "status", "--short") == "" and not (project / "engine").exists()
     assert (project / "configs/model/added.yaml").exists()
     assert git(project, "merge-base", "HEAD", "theirs") == git(project, "rev-parse", "theirs")
-    found = call(project, "-c", "import train_anywhere.added, train_anywhere.search as t; print(t.__file__)")
+    found = call(project, "-c", "import train_anywhere.added, train_anywhere.tasks as t; print(t.__file__)")
     assert "site-packages" in found.stdout, found.stderr
     assert "# newer" in Path(found.stdout.strip()).read_text()
 

@@ -258,6 +258,16 @@ def test_what_may_take_more_than_is_written(tmp_path: Path) -> None:
         assert mine("mine.A").takes_any and mine("mine.A").kind != "unreadable", source
 
 
+def test_attributes_are_literals_and_the_nearest_ones(project: Project) -> None:
+    found = project(
+        "from dataclasses import dataclass, field\n"
+        "class Base:\n    a = 1\n    b: str = 'x'\n    c = {'k': [1, None]}\n    shadowed = 2\n"
+        "@dataclass\nclass Lit(Base):\n    a = (1, 2)\n    d: int = field(default=4)\n    shadowed = compute()\n"
+        "    only: int\n    def b2(self): ...\n    minus = -1\n"
+    )("mine.Lit")
+    assert found.attributes == {"a": (1, 2), "b": "x", "c": {"k": [1, None]}, "d": 4, "minus": -1}
+
+
 def test_a_circle_of_bases_ends(project: Project) -> None:
     found = project("class A(B): pass\nclass B(A): pass\n")("mine.A")
     assert found.kind == "class"

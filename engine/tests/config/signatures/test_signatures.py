@@ -59,7 +59,7 @@ def test_a_keras_optimizer_takes_no_other_names_than_it_and_its_bases() -> None:
     assert "lr" not in found.parameters
 
 
-def test_bases_of_a_lightning_module(project: Project) -> None:
+def test_bases_and_attributes_of_a_lightning_module(project: Project) -> None:
     found = project(
         "import lightning.pytorch as pl\nclass LitModule(pl.LightningModule):\n    batches = 'index'\n"
         "    def __init__(self, width: int = 8, **kwargs):\n        super().__init__(**kwargs)\n"
@@ -67,6 +67,8 @@ def test_bases_of_a_lightning_module(project: Project) -> None:
     assert found.bases[0] == "lightning.pytorch.core.module.LightningModule"
     assert found.bases[-1] == "torch.nn.modules.module.Module"
     assert found.framework == "lightning"
+    assert found.attributes["batches"] == "index"
+    assert found.attributes["CHECKPOINT_HYPER_PARAMS_KEY"] == "hyper_parameters"
     assert found.parameters["width"].hint is int
 
 

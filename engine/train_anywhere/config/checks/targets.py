@@ -29,6 +29,9 @@ from train_anywhere.config.signatures import Definition, Parameter, TargetError,
 from train_anywhere.config.strict import UNUSABLE, convert, did_you_mean, nearest
 from train_anywhere.errors import Problem
 
+TASK_CLASS = "train_anywhere.tasks.Task"
+"""The base class of the tasks of version 0.1, see `train_anywhere.tasks`."""
+
 NETWORK = "network"
 """Argument of a task that gets the network of the section `model`."""
 
@@ -102,7 +105,7 @@ def is_whole_module(target: Any) -> bool:
 
 def _takes_network(definition: Definition) -> bool:
     argument = definition.parameters.get(NETWORK)
-    return argument is not None and argument.required
+    return TASK_CLASS in definition.bases or (argument is not None and argument.required)
 
 
 def unreadable_target_notes(config: Config) -> list[str]:
@@ -224,7 +227,8 @@ def _check_section(key: str, section: OpenSection, framework: str, problems: lis
     if isinstance(section, Data) and section.stage and definition.kind != "unreadable":
         problems += _staging_problems(section, dotted, definition)
     # the section's check must not be called with invalid arguments
-    return replace(section, arguments=arguments, check=None if wrong else section.check)
+    section = replace(section, arguments=arguments, check=None if wrong else section.check)
+    return _add_metrics(section, definition) if isinstance(section, Task) else section
 
 
 def _staging_problems(section: Data, dotted: str, definition: Definition) -> Iterator[str]:
@@ -328,3 +332,13 @@ def _convert_nested(key: str, value: Any, problems: list[str]) -> Any:
             problems.append(f"{key}.{TARGET}={dotted}: {error}")
             return value
     return {k: _convert_nested(f"{key}.{k}", v, problems) for k, v in value.items()}
+
+
+def _add_metrics(task: Task, definition: Definition) -> Task:
+    """Return a task of version 0.1 with the metrics of its class, other tasks unchanged."""
+    metrics, headline = definition.attributes.get("metrics"), definition.attributes.get("headline")
+    if task.monitors or TASK_CLASS not in definition.bases or not isinstance(metrics, dict):
+        return task
+    return replace(
+        task, monitors={name: metrics[name] for name in sorted(metrics, key=lambda one: one != headline)}
+    )

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from train_anywhere.config.signatures.classes import constructor_signature
+from train_anywhere.config.signatures.classes import constructor_signature, literal_attributes
 from train_anywhere.config.signatures.definition import (
     NO_DEFAULT,
     Definition,
@@ -310,11 +310,12 @@ def _make_definition(names: Names, thing: Thing, dotted: str) -> Definition:
     if isinstance(node, ast.ClassDef):
         signature, kind = constructor_signature(names, thing), "class"
         bases = [b if isinstance(b, str) else b.name for b in names.mro(thing)[1:]]
+        attributes = literal_attributes(names, thing)
     else:
         static = "staticmethod" in decorator_names(node.decorator_list)
         bound = "classmethod" in decorator_names(node.decorator_list) and not static
         signature, kind = read_signature(names, module, node, bound), "function"
-        bases = []
+        bases, attributes = [], {}
     framework = find_framework([thing.name, dotted, *bases])
     return Definition(
         thing.name,
@@ -324,6 +325,7 @@ def _make_definition(names: Names, thing: Thing, dotted: str) -> Definition:
         signature.parameters,
         signature.takes_any,
         tuple(bases),
+        attributes,
         framework,
     )
 

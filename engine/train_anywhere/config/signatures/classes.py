@@ -1,9 +1,9 @@
-"""Read the constructor of a class, through bases and `**kwargs`."""
+"""Read the constructor of a class, through bases and `**kwargs`, and its literal attributes."""
 
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from train_anywhere.config.signatures.definition import NO_DEFAULT, Parameter
 from train_anywhere.config.signatures.names import EMPTY_BASES, FunctionNode, Mro, Names, SourcePlace
@@ -211,6 +211,17 @@ def constructor_signature(names: Names, place: SourcePlace) -> Signature:
     if "__init__" not in scopes[0] and any("__init_subclass__" in scope for scope in scopes[1:]):
         return Signature(_make_optional(found.parameters), True)
     return Signature(found.parameters, True) if _has_metaclass_call(names, mro) else found
+
+
+def literal_attributes(names: Names, place: SourcePlace) -> dict[str, Any]:
+    """Return class attributes with a literal value, the nearest of each name."""
+    found: dict[str, Any] = {}
+    for base in names.mro(place):
+        if isinstance(base, SourcePlace) and isinstance(base.node, ast.ClassDef):
+            own = {name: several[0].value for name, several in names.scope(base.node).items()}
+            values = {name: literal(field_default(value)) for name, value in own.items()}
+            found = values | found
+    return {n: v for n, v in found.items() if v is not NO_DEFAULT and not n.startswith("__")}
 
 
 def _find_constructor(names: Names, mro: Mro, accepted: set[str]) -> Signature:

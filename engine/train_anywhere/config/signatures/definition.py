@@ -58,6 +58,7 @@ class Definition:
         parameters: parameters of a call, in order, without `self` and `cls`.
         takes_any: whether it accepts, or may accept, other names than `parameters`.
         bases: dotted names of all base classes, nearest first, without `object`.
+        attributes: class attributes with a literal value, including inherited ones.
         framework: the framework of its package or of a base's package.
     """
 
@@ -68,6 +69,7 @@ class Definition:
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     takes_any: bool = True
     bases: tuple[str, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
     framework: Framework | None = None
 
 

@@ -1,4 +1,4 @@
-"""Convert rows from numpy arrays to torch tensors, in any nested structure."""
+"""Convert rows from numpy arrays to torch tensors and back, in any nested structure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +20,11 @@ def to_tensors(rows: Any) -> Any:
         DataError: an array has a type that torch does not have.
     """
     return map_leaves(rows, lambda v: _tensor(np.asarray(v)) if isinstance(v, np.ndarray | np.generic) else v)
+
+
+def to_arrays(rows: Any) -> Any:
+    """Return the same tuples, lists and dicts with tensors as arrays."""
+    return map_leaves(rows, lambda v: v.numpy() if isinstance(v, torch.Tensor) else v)
 
 
 def check_rows(rows: Any, count: int, path: str = "") -> None:

@@ -13,6 +13,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import Splits, check_labels
 from train_anywhere.data.tf.streams import Stream
 from train_anywhere.errors import ConfigError
+from train_anywhere.tasks import OLD_TASK, Task
 from train_anywhere.training.early_stopping import monitored_value
 from train_anywhere.training.keras.batches import Loader
 from train_anywhere.training.keras.checkpoint import disable_graph_optimizer
@@ -22,6 +23,7 @@ from train_anywhere.training.keras.dropin.gradients import (
     find_parts,
     synchronize_batch_norms,
 )
+from train_anywhere.training.keras.dropin.old_task import OldTask
 from train_anywhere.training.keras.dropin.variables import build_variables
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer
@@ -65,6 +67,7 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
             ours = make_optimizer(config, plan, strategy.replicas)
         if not whole:
             model = make_model(config, network=network, optimizer=ours)
+            loader.splits = model.prepare(loader.splits) if isinstance(model, OldTask) else loader.splits
         elif ours is not None:
             compile_model(model, ours, target)
         about = {
@@ -76,6 +79,7 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
         }
         module, names = _build_module(config, loader, plan, model, about)
     module.notes += [NOT_COMPILED] if config.trainer.compile and whole else []
+    module.notes += [OLD_TASK.format(target)] if isinstance(model, OldTask) else []
     if ours is not None:
         refuse_unmatched(config.optimizer.groups, [v.path for v in model.weights])
     own = [apply.optimizer for apply in module.applies if apply.variables]
@@ -115,6 +119,8 @@ def make_model(config: Config, **supplied: Any) -> keras.Model:
     target = f"task._target_={config.task.target['keras']}"
     with explain_target_errors(target):
         model = instantiate(config.task, "task", "keras", **supplied)
+    if isinstance(model, Task):
+        model = OldTask(model, **supplied)
     if not isinstance(model, keras.Model):
         raise ConfigError(
             f"{target} makes a {type(model).__name__}, not a keras.Model; with framework=keras it has to be one."

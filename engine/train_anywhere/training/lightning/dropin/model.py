@@ -22,7 +22,9 @@ from train_anywhere.config.load import to_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.tasks import Task
 from train_anywhere.training.lightning.dropin.loggers import RunLogger, RunWandb
+from train_anywhere.training.lightning.dropin.old_task import OldTask
 from train_anywhere.training.lightning.hardware import explain_compile_error
 from train_anywhere.training.lightning.loop.course import Course
 from train_anywhere.training.lightning.optim import apply_settings, configure_optimizer, set_learning_rate
@@ -41,6 +43,8 @@ def make_task(section: TaskConfig, **supplied: Any) -> pl.LightningModule:
     dotted = section.target["lightning"]
     with explain_target_errors(f"task._target_={dotted}"):
         created = instantiate(section, "task", "lightning", **supplied)
+    if isinstance(created, Task):
+        created = OldTask(created, **supplied)
     if isinstance(created, pl.LightningModule):
         return created
     if isinstance(created, torch.nn.Module):
