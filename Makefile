@@ -1,6 +1,6 @@
 # `make help` lists the targets. `make train`, `make test` and others run `make setup` first.
 .DEFAULT_GOAL := help
-.PHONY: help setup lock train test test-engine test-all detach attach update new-task project wheel docs cast docs-serve schemas golden chaos matrix bad-inputs bench bench-quick gpu-check lint format checksums horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
+.PHONY: help setup lock train test test-engine test-all update new-task project wheel docs cast docs-serve schemas golden chaos matrix bad-inputs bench bench-quick gpu-check lint format checksums horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
 # Python 3.11, 3.12 or 3.13: that of .venv if it works here.
 PYTHON ?= $(shell .venv/bin/python -c '' 2>/dev/null && echo .venv/bin/python || echo python3)
 ARGS ?=
@@ -44,13 +44,7 @@ test-all: engine setup $(tools)  ## run every test, before a release, next to ch
 
 # engine/ is a folder, so this runs only if it is missing.
 engine:
-	@echo "error: this project has the engine installed, without its tests and benchmarks; to bring engine/ back: make attach" >&2; exit 2
-
-detach: setup  ## replace engine/ with an installed package (docs/how-to/get-updates.md); FROM=SOURCE: of another version
-	@$(bin)/python tools/engine.py detach "$$FROM"
-
-attach: setup  ## bring engine/ back, to read or edit it
-	@$(bin)/python tools/engine.py attach
+	@echo "error: this project has the engine installed, without its tests and benchmarks; they are in a clone of the template" >&2; exit 2
 
 update: setup  ## get another version of the engine, FROM=SOURCE, and print the changes
 	@$(bin)/python tools/engine.py update "$$FROM"

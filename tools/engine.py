@@ -1,14 +1,11 @@
-"""Take the engine out of the project, put it back, or replace it by another version.
+"""Replace the engine of the project by another version, and build its distributions.
 
-    make detach                 build a wheel and an sdist of engine/ into wheels/, which you commit; remove engine/ and install the wheel
-    make detach FROM=SOURCE     the same with another engine
-    make attach                 unpack engine/ from the sdist again, to read or edit it
     make update FROM=SOURCE     install another version, and print what has changed; in a project that `make project` wrote also the files
                                 of the template: those that you edited are merged, and conflicts are named
     make wheel                  build a wheel and an sdist into dist/, with the files from which `make project` makes projects
 
-SOURCE: a folder with the engine or with a project that has one, an sdist (.tar.gz), a wheel (.whl), git+URL, git+URL@COMMIT, or, after
-`git merge`, the merged commit. Exit codes: 0 done, 1 done with conflicts, 2 refused (nothing was written).
+SOURCE: a folder with the engine or with a project that has one, an sdist (.tar.gz), a wheel (.whl), git+URL or git+URL@COMMIT.
+Exit codes: 0 done, 1 done with conflicts, 2 refused (nothing was written).
 """
 
 import ctypes
@@ -40,7 +37,7 @@ ROOT = Path(os.environ.get("TEMPLATE_PROJECT") or Path(__file__).resolve().paren
 PACKAGE = "train_anywhere"
 NAME = "train-anywhere"
 LIST = Path("requirements/engine.txt")
-"""Requirement of a detached project, with its hash, and in a comment that of its sdist."""
+"""Requirement of a project without engine/, with the hash of its wheel, and in a comment that of its sdist."""
 
 SDIST = "# sdist sha256:"
 
@@ -88,13 +85,7 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 0
     os.chdir(ROOT)
-    commands = {
-        "detach": detach,
-        "attach": attach,
-        "update": update,
-        "checksums": checksums,
-        "wheel": make_wheel,
-    }
+    commands = {"update": update, "checksums": checksums, "wheel": make_wheel}
     if not arguments or arguments[0] not in commands or len(arguments) > 2:
         print(f"error: type one of {', '.join(commands)}; see tools/engine.py --help.", file=sys.stderr)
         return 2
@@ -114,58 +105,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def detach(source: str) -> None:
-    """Replace engine/ with an installed package."""
-    if not Path("engine").is_dir():
-        raise Refusal(
-            "this project has no engine/: it is already detached. `make update FROM=...` installs another version."
-        )
-    with temporary_folder() as scratch:
-        built = build(Path("engine"), scratch / "own")
-        kept = file_digests(_unpack(built[1], scratch / "unpacked")).items()
-        if lost := sorted(name for name, digest in file_digests(Path("engine")).items() - kept):
-            names = ", ".join(lost[:5])
-            raise Refusal(
-                f"engine/ has files that its sdist would not contain ({names}): move or remove them."
-            )
-        install(prepare_wheel(source, scratch) if source else built)
-        os.rename("engine", scratch / "removed")
-    print(
-        f"engine/ was removed and {NAME} installed. Commit the change: git add -A wheels requirements engine"
-    )
-
-
-def attach(_: str) -> None:
-    """Bring engine/ back from the sdist."""
-    left = [LIST, *Path("wheels").glob(f"{PACKAGE}-*")]
-    if Path("engine").exists() and not any(path.exists() for path in left):
-        raise Refusal("engine/ is already here.")
-    if not Path("engine").exists():  # else an earlier call was interrupted after it had brought engine/ back
-        required = LIST.read_text() if LIST.exists() else ""
-        version = wheel_version(required)
-        sdists = sorted(Path("wheels").glob(f"{PACKAGE}-{version or '*'}.tar.gz"))
-        if not sdists:
-            raise Refusal("wheels/ has no sdist of the engine (.tar.gz) to unpack: git checkout wheels")
-        if SDIST in required and f"{SDIST}{digest_of(sdists[-1])}" not in required:
-            raise Refusal(
-                f"{sdists[-1]} is not the file that {LIST} names by its hash: git checkout wheels {LIST}"
-            )
-        with temporary_folder() as scratch:
-            os.rename(fetch_sources(str(sdists[-1]), scratch, version), "engine")
-    pip("uninstall", "--yes", NAME)
-    for path in left:
-        path.unlink(missing_ok=True)
-    with suppress(OSError):  # it fails if other wheels are in it
-        Path("wheels").rmdir()
-    print("engine/ is back; the package was uninstalled.")
-
-
 def update(source: str) -> int:
     """Replace the engine with another version and print the changes; return the exit code."""
     if not source:
         raise Refusal("name the new engine: make update FROM=SOURCE (a folder, .tar.gz, .whl or git+URL).")
     with temporary_folder() as scratch:
-        if Path("engine").is_dir() and not merging():
+        if Path("engine").is_dir():
             return update_folder(source, scratch)
         required = LIST.read_text() if LIST.exists() else ""
         new = prepare_wheel(source, scratch)
@@ -174,7 +119,7 @@ def update(source: str) -> int:
                 f"{source} lacks its sdist, which has the files of the template: name the sdist (.tar.gz)."
             )
         old = [path for path in Path("wheels").glob("*.tar.gz") if f"{SDIST}{digest_of(path)}" in required]
-        if requirement(new) == required and not merging():
+        if requirement(new) == required:
             return print_nothing_new(wheel_version(required))
         folders = [_unpack(path, scratch / f"{number}") for number, path in enumerate([*old[:1], *new[1:]])]
         merge = Merge(folders[0] if old else None, folders[-1] if new[1:] else None, scratch)
@@ -185,8 +130,6 @@ def update(source: str) -> int:
             changelog(new[0]),
             (folders[0] / "CHANGELOG.md").read_text() if old else "",
         )
-        if merging():
-            end_merge()
         return merge.finish(wheel_version(new[0].name))
 
 
@@ -310,29 +253,6 @@ def write_made(folder: Path, version: str, choices: dict[str, str], contents: di
         choices = {**choices, "pages": ""}
     part.write_text(json.dumps({"version": version, "choices": choices, "files": digests}) + "\n")
     os.replace(part, folder / MADE)
-
-
-def merging() -> bool:
-    """Return whether this is a project without engine/ in which a merge by git has brought parts of it back."""
-    if not LIST.exists():
-        return False
-    with suppress(FileNotFoundError):  # no git
-        asked = ["git", "rev-parse", "--quiet", "--verify", "MERGE_HEAD"]
-        return subprocess.run(asked, capture_output=True).returncode == 0
-    return False
-
-
-def end_merge() -> None:
-    """Leave engine/ out of a merge, and commit it if nothing else is in conflict."""
-    run("git", "rm", "-r", "--force", "--quiet", "--ignore-unmatch", "engine")
-    shutil.rmtree("engine", ignore_errors=True)
-    run("git", "add", "--all", "wheels", str(LIST))
-    left = subprocess.run(["git", "diff", "--name-only", "--diff-filter=U"], capture_output=True, text=True)
-    if left.stdout:
-        print(f"\nLeft to solve, then `git commit`: {', '.join(left.stdout.split())}")
-        return
-    run("git", "commit", "--quiet", "--no-edit")
-    print("\nThe merge is committed.")
 
 
 def make_wheel(_: str) -> None:
@@ -467,19 +387,18 @@ def split_entries(text: str) -> list[str]:
 # ---- the sources of an engine
 
 
-def fetch_sources(source: str, scratch: Path, version: str = "", template: bool | None = None) -> Path:
-    """Return a copy of an engine's sources in `scratch`, after a check of its name, and of its version if one is given.
+def fetch_sources(source: str, scratch: Path, template: bool | None = None) -> Path:
+    """Return a copy of an engine's sources in `scratch`, after a check of its name.
 
     With `template` it has the files from which projects are made; without a value, if this project was made from them.
     """
     folder = _fetch_sources(source, scratch, MADE.exists() if template is None else template)
     try:
-        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-        wrong = project["name"] != NAME or version not in ("", project["version"])
+        wrong = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["name"] != NAME
     except (OSError, ValueError, KeyError):
         wrong = True
     if wrong or not (folder / PACKAGE / "__init__.py").is_file():
-        raise Refusal(f"FROM={source} is not an engine: its pyproject.toml does not name {NAME} {version}.")
+        raise Refusal(f"FROM={source} is not an engine: its pyproject.toml does not name {NAME}.")
     return folder
 
 
@@ -488,8 +407,6 @@ def _fetch_sources(source: str, scratch: Path, template: bool) -> Path:
     path = Path(source).expanduser()
     if source.startswith("git+"):
         path = clone(source, scratch)
-    elif not path.exists() and merging() and (commit := commit_of(source)):
-        path = clone(f"git+{ROOT}@{commit}", scratch)
     elif re.fullmatch(rf"({NAME}==)?v?[0-9][\w.+!]*", source) and not path.exists():
         raise Refusal(
             f"FROM={source} is a version, and {NAME} has no release yet: what an index has under this name is not ours. "
@@ -535,12 +452,6 @@ def clone(source: str, scratch: Path) -> Path:
     run("git", "clone", "--quiet", "--no-checkout", url, str(target))
     run("git", "-C", str(target), "checkout", "--quiet", commit)
     return target
-
-
-def commit_of(name: str) -> str:
-    """Return the id of a commit of this repository; "" if it has none with this name."""
-    asked = ["git", "rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"]
-    return subprocess.run(asked, capture_output=True, text=True).stdout.strip()
 
 
 def build(folder: Path, out: Path) -> list[Path]:

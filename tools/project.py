@@ -67,7 +67,7 @@ BOTH_FRAMEWORKS = r"tests/models/(test_gpt|test_parameter_counts)\.py"
 
 TARGETS = {
     "test-engine", "test-all", "engine", "project", "wheel", "docs", "cast", "docs-serve", "golden", "chaos", "matrix", "bad-inputs",
-    "bench", "bench-quick", "gpu-check", "checksums", "schemas", "detach",
+    "bench", "bench-quick", "gpu-check", "checksums", "schemas",
 }  # fmt: skip
 """Targets of the Makefile that need what the project does not have."""
 

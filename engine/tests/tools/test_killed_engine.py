@@ -88,7 +88,7 @@ def kill_each(state: Callable[[], str], *words: str) -> None:
 
 
 def whole_install(project: Path) -> str:
-    """The version that a detached project requires, after a check of its wheel and its sdist."""
+    """The version that a project without engine/ requires, after a check of its wheel and its sdist."""
     text = (project / "requirements/engine.txt").read_text()
     named = re.match(r"\./(\S+) ", text)
     assert named and (project / named[1]).is_file(), text
@@ -120,44 +120,13 @@ def test_a_killed_update(
 
 
 @pytest.mark.slow
-def test_a_killed_detach(project: Path) -> None:
-    before = digest(project / "engine")
-
-    def detached() -> str:
-        if (project / "engine").exists():
-            assert digest(project / "engine") == before
-            run("detach")
-        assert whole_install(project) == "0.1.0" and not (project / "engine").exists()
-        return "whole"
-
-    kill_each(detached, "detach")
-
-
-@pytest.mark.slow
-def test_a_killed_attach(project: Path) -> None:
-    before, required = digest(project / "engine"), project / "requirements/engine.txt"
-    run("detach")
-
-    def attached() -> str:
-        if (project / "engine").exists():
-            assert digest(project / "engine") == before
-        else:
-            assert whole_install(project) == "0.1.0"
-        if not (project / "engine").exists() or required.exists() or list(project.glob("wheels/train*")):
-            run("attach")
-        assert digest(project / "engine") == before and not required.exists()
-        assert not list(project.glob("wheels/train*"))
-        return "whole"
-
-    kill_each(attached, "attach")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
-def test_a_killed_update_of_a_detached_project(project: Path, tmp_path: Path, version: str) -> None:
+def test_a_killed_update_of_a_project_without_the_engine(project: Path, tmp_path: Path, version: str) -> None:
     """Also one that keeps its version, and with it the name of its wheel."""
     new = make_engine(tmp_path / "new/engine", version, 2)
-    run("detach")
+    built = engine.build(project / "engine", tmp_path / "built")
+    engine.place(built, project)
+    shutil.rmtree(project / "engine")
 
     def state() -> str:
         assert whole_install(project) in ("0.1.0", version)
@@ -167,7 +136,7 @@ def test_a_killed_update_of_a_detached_project(project: Path, tmp_path: Path, ve
     kill_each(state, "update", str(new.parent))
 
 
-def test_an_sdist_that_is_not_the_recorded_one_is_refused(
+def test_a_source_that_is_damaged_or_another_package_is_refused(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
@@ -180,12 +149,4 @@ def test_an_sdist_that_is_not_the_recorded_one_is_refused(
         assert engine.main(["update", str(source)]) == 2
         said = capsys.readouterr().err
         assert says in said and said.count("\n") == 1
-    (project / "engine").rename(tmp_path / "away")
-    (project / "wheels").mkdir()
-    (project / "wheels/train_anywhere-0.1.0.tar.gz").write_bytes(b"x")
-    (project / "requirements/engine.txt").write_text(
-        f"./wheels/train_anywhere-0.1.0-py3-none-any.whl --hash=sha256:1\n{engine.SDIST}2\n"
-    )
-    assert engine.main(["attach"]) == 2
-    assert "is not the file that requirements/engine.txt names" in capsys.readouterr().err
-    assert not (project / "engine").exists() and digest(tmp_path / "away") == before
+    assert digest(project / "engine") == before

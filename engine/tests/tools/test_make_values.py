@@ -28,7 +28,6 @@ TARGETS = {
     "project": ("DIR", ["tools/project.py", "make", "{}", "", "", "", ""]),
     "project ": ("NAME", ["tools/project.py", "make", "", "{}", "", "", ""]),
     "project  ": ("CLUSTER", ["tools/project.py", "make", "", "", "", "{}", ""]),
-    "detach": ("FROM", ["tools/engine.py", "detach", "{}"]),
     "update": ("FROM", ["tools/engine.py", "update", "{}"]),
 }
 """Targets, their variable, and the arguments of Python that they give with a value of it."""

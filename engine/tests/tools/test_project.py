@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import time
 import venv
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -220,6 +221,10 @@ def test_the_wheel_of_the_same_sources_has_the_same_bytes(tmp_path: Path) -> Non
         finally:
             os.umask(before)
     assert built[0] == built[1]
+    package = ROOT / "engine" / engine.PACKAGE
+    names = zipfile.ZipFile(next((tmp_path / "a/out").glob("*.whl"))).namelist()
+    inside = {name for name in names if name.startswith(f"{engine.PACKAGE}/")}
+    assert inside == {f"{engine.PACKAGE}/{path.relative_to(package)}" for path in engine.files(package)}
 
 
 def test_a_killed_call_leaves_nothing_after_the_next_one(tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ RUN = {
     "help": "make train", "setup": "", "new-task": "Edit these files", "train": "Run folder:",
     "status": "completed", "logs": "epoch 1/1", "cancel": "", "resubmit": "", "lint": "All checks passed!",
     "format": "unchanged", "horovod": "[horovod] ", "lock": "requirements/locks/common.txt",
-    "attach": "engine/ is back",
 }  # fmt: skip
 """Targets that are run below, with a part of what they print."""
 
@@ -70,7 +69,7 @@ def test_every_target_is_run(project: Path) -> None:
     assert not {*RUN} & {*ELSEWHERE}
 
 
-@pytest.mark.parametrize("target", [name for name in RUN if name not in ("setup", "lock", "attach")])
+@pytest.mark.parametrize("target", [name for name in RUN if name not in ("setup", "lock")])
 def test_a_target_works(project: Path, target: str) -> None:
     if target in ("status", "logs", *REFUSED) and not (project / "results").exists():
         call(project, "train", *ARGUMENTS["train"])
@@ -116,9 +115,3 @@ def test_a_package_is_locked(project: Path) -> None:
         "requirements/common.txt",
         "requirements/locks/common.txt",
     }
-
-
-def test_zz_the_engine_is_brought_back(project: Path) -> None:
-    done = call(project, "attach")
-    assert done.returncode == 0 and RUN["attach"] in done.stdout, done.stderr
-    assert (project / "engine/train_anywhere/config/presets/cluster/neuron.yaml").is_file()
