@@ -39,14 +39,14 @@ def fake_nvml(folder: Path, gpus: object = GPUS) -> Path:
 
 
 HURRY = """
-import builtins, sys
+import builtins, importlib, sys
 found = builtins.__import__
 
 def importing(name, *arguments, **options):
     module = found(name, *arguments, **options)
-    if name == "train_anywhere.features.idle.idle_gpus":
+    if name == "train_anywhere.features":
         builtins.__import__ = found
-        vars(sys.modules[name]).update(WARN_MINUTES={warn}, EVERY_S=0.2)
+        vars(importlib.import_module(name + ".idle")).update(WARN_MINUTES={warn}, EVERY_S=0.2)
     return module
 
 if "train_anywhere.features.node" in sys.orig_argv:

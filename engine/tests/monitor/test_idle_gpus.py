@@ -11,7 +11,7 @@ import pytest
 from engine.tests.monitor.nvidia import idle_gpus
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.features.idle.idle_gpus import IdleWatch
+from train_anywhere.features.idle import IdleWatch
 from train_anywhere.features.node import node_name
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import dumps

@@ -34,8 +34,6 @@ def test_a_server_as_long_as_the_side_process(make_run: MakeRun) -> None:
         board = psutil.Process(side.pid).children()[0]
         listening = [c.laddr.ip for c in board.net_connections() if c.status == psutil.CONN_LISTEN]
         assert listening == ["127.0.0.1"]
-        wait_for(lambda: any((run.tensorboard).glob("*/events*")))
-        wait_for(lambda: json.load(urllib.request.urlopen(f"{found[0]}data/runs", timeout=60)) != [])
         out, err = side.communicate(timeout=60)
     assert (out, err) == ("", "")
     wait_for(lambda: not board.is_running())

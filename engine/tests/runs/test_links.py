@@ -23,7 +23,7 @@ def run(make_run: MakeRun) -> RunDir:
 
 WRITTEN = [
     "steps", "jobs.txt", "bad_nodes", "report.html", "slurm-12.out", "slurm-12_3.err", "pbs-9.out", "job.sbatch",
-    "monitor", "monitor/n7.csv", "monitor/ended", "debug/local-1-rank-0.txt", "ranks", "ranks/0.json", "tensorboard/n1",
+    "monitor", "monitor/n7.csv", "monitor/ended", "debug/local-1-rank-0.txt", "ranks", "ranks/0.json",
     "tensorboard/events.out.tfevents.1.n1.2", "checkpoints/index.json", "checkpoints/stage.json", "wandb", "wandb/debug-cli.root.log2",
     "mlruns/0/ab/metrics/loss", "evaluations",
 ]  # fmt: skip
@@ -64,7 +64,7 @@ def test_a_link_that_nothing_writes_to_stays(run: RunDir, tmp_path: Path) -> Non
 
 
 def test_a_pipe_is_refused(run: RunDir) -> None:
-    for name in ("steps", "monitor", "monitor/n1.csv", "tensorboard/n1", "checkpoints/newest"):
+    for name in ("steps", "monitor", "monitor/n1.csv", "checkpoints/newest"):
         (run.path / name).parent.mkdir(parents=True, exist_ok=True)
         os.mkfifo(run.path / name)
         [problem] = find_special_files(run)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -92,16 +93,16 @@ class Observers(Observer):
         self.all = [*observers]
         self._next: list[tuple[int | None, Observer]] = []
         self._reached, self._due = -1, False
+        for hook in ("after_step", "after_validation", "after_checkpoint", "at_end"):
+            setattr(self, hook, partial(self._call, hook))
 
-    def after_step(self, step: Step) -> None:
-        """Call `after_step` of each observer."""
+    def _call(self, hook: str, *arguments: Any) -> None:
         for one in self.all:
-            one.after_step(step)
+            getattr(one, hook)(*arguments)
 
-    def after_validation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Call `after_validation` of each observer."""
-        for one in self.all:
-            one.after_validation(step, metrics)
+    def requests_checkpoint(self) -> bool:
+        """Return whether any observer requests a checkpoint."""
+        return any(one.requests_checkpoint() for one in self.all)
 
     def start(self, step: int) -> None:
         """Ask each observer for its first step after `step`, the number of steps of earlier attempts."""
@@ -119,20 +120,6 @@ class Observers(Observer):
                 self._next[number] = wanted, one
         self._reached, self._due = step, due
         return due
-
-    def requests_checkpoint(self) -> bool:
-        """Return whether any observer requests a checkpoint."""
-        return any(one.requests_checkpoint() for one in self.all)
-
-    def after_checkpoint(self, seconds: float) -> None:
-        """Call `after_checkpoint` of each observer."""
-        for one in self.all:
-            one.after_checkpoint(seconds)
-
-    def at_end(self) -> None:
-        """Call `at_end` of each observer."""
-        for one in self.all:
-            one.at_end()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from io import FileIO
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from train_anywhere.files.removal import remove_file, temporary_name
 
@@ -70,6 +70,13 @@ def read_text(path: Path, largest: float = LARGEST) -> str:
         if status.st_size > largest:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         return content.read()
+
+
+def try_read(path: Path, largest: float = LARGEST) -> str:
+    """Return the content of an ordinary file, or "" if it can't be read."""
+    with suppress(OSError, ValueError):
+        return read_text(path, largest)
+    return ""
 
 
 def open_descriptor(path: Path, flags: int) -> tuple[int, os.stat_result]:
@@ -233,41 +240,34 @@ def overwrite(path: Path, content: bytes) -> None:
     Shorter content is first padded with newlines, so that no reader sees the end of the old content after it. Raises OSError if the disk
     failed, or the file is missing or not an ordinary file.
     """
+
+    def write(data: bytes, offset: int) -> None:
+        while data:
+            written = os.pwrite(file.fileno(), data, offset)
+            data, offset = data[written:], offset + written
+
     with open_file(path, "rb+") as file:
         size = os.fstat(file.fileno()).st_size
-        if len(content) > size:
-            _allocate(file, len(content), size)
-        _write(file, content.ljust(size, b"\n"), 0)
+        if len(content) > size:  # extended with newlines first: a full disk would write only a part
+            try:
+                write(b"\n" * (len(content) - size), size)
+                os.posix_fallocate(file.fileno(), 0, len(content))
+            except OSError:
+                file.truncate(size)
+                raise
+        write(content.ljust(size, b"\n"), 0)
         file.truncate(len(content))
-
-
-def _allocate(file: FileIO, needed: int, size: int) -> None:
-    """Extend a file with newlines first: a full disk would write only a part."""
-    try:
-        _write(file, b"\n" * (needed - size), size)
-        os.posix_fallocate(file.fileno(), 0, needed)
-    except OSError:
-        file.truncate(size)
-        raise
-
-
-def _write(file: FileIO, content: bytes, offset: int) -> None:
-    while content:
-        written = os.pwrite(file.fileno(), content, offset)
-        content, offset = content[written:], offset + written
 
 
 def write_or_overwrite(path: Path, content: str | bytes) -> None:
     """Write a file, or overwrite it in place if the disk is full. Raises OSError."""
     try:
         write_atomic(path, content)
-    except OSError:
+    except OSError as first:
         try:
             overwrite(path, content.encode() if isinstance(content, str) else content)
-            return
-        except OSError:  # the first error is raised
-            pass
-        raise
+        except OSError:
+            raise first from None
 
 
 def make_folder(folder: Path) -> None:
@@ -290,22 +290,21 @@ def dumps(data: Any) -> str:
 
 def loads(text: str) -> Any:
     """Parse the output of `dumps`. Raises ValueError, also for nan, inf and larger integers."""
+
+    def read_integer(digits: str) -> int:
+        if len(digits) > MAX_DIGITS:
+            raise ValueError(f"{digits[:MAX_DIGITS]}... is too large")
+        return int(digits)
+
+    def read_number(digits: str) -> float:
+        if not math.isfinite(number := float(digits)):
+            raise ValueError(f"{digits} is not finite")
+        return number
+
     try:
-        return json.loads(text, parse_int=_parse_int, parse_float=_parse_float, parse_constant=_parse_float)
+        return json.loads(text, parse_int=read_integer, parse_float=read_number, parse_constant=read_number)
     except RecursionError as error:
         raise ValueError("too many nested brackets") from error
-
-
-def _parse_int(digits: str) -> int:
-    if len(digits) > MAX_DIGITS:
-        raise ValueError(f"{digits[:MAX_DIGITS]}... is too large")
-    return int(digits)
-
-
-def _parse_float(digits: str) -> float:
-    if not math.isfinite(number := float(digits)):
-        raise ValueError(f"{digits} is not finite")
-    return number
 
 
 def finite(data: Any) -> Any:
@@ -319,8 +318,7 @@ def finite(data: Any) -> Any:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file. Empty if it can't be read."""
-    try:
-        content = loads(read_text(path))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    with suppress(ValueError):
+        content = loads(try_read(path))
+        return content if isinstance(content, dict) else {}
+    return {}

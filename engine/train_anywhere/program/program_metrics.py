@@ -167,8 +167,6 @@ class ProgramMetrics:
         if not folder.is_dir():
             return
         for path in sorted(folder.rglob("events.out.tfevents.*")):
-            if (self._process.run.monitor / f"{path.parent.name}.csv").exists():
-                continue  # the samples of a node, which features/sampler writes
             prefix = f"{path.parent.relative_to(folder)}/".replace("validation/", "val/").removeprefix("./")
             row: dict[str, Any] = {}
             for step, tag, value in self._read_scalars(path):

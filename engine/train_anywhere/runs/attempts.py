@@ -21,7 +21,15 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
-from train_anywhere.files.atomic import loads, make_folder, open_file, overwrite, read_text, write_atomic
+from train_anywhere.files.atomic import (
+    make_folder,
+    open_file,
+    overwrite,
+    read_json,
+    read_text,
+    try_read,
+    write_atomic,
+)
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, is_attempt, now
 
 STEPS = "steps"
@@ -88,9 +96,7 @@ def recorded_reason(info: Mapping[str, Any]) -> str:
 
 def was_killed(run: RunDir, start: str) -> bool:
     """Return whether the monitor has killed the ranks of this start."""
-    with suppress(OSError, ValueError):
-        return read_text(run.monitor / KILLED).split()[:1] == [start]
-    return False
+    return try_read(run.monitor / KILLED).split()[:1] == [start]
 
 
 def start_of_job(environ: Mapping[str, str] = os.environ) -> str:
@@ -101,9 +107,7 @@ def start_of_job(environ: Mapping[str, str] = os.environ) -> str:
 
 def read_bad_nodes(run: RunDir) -> list[str]:
     """Return the nodes that failed twice. Empty if they can't be read."""
-    with suppress(OSError, ValueError):
-        return [node for node in read_text(run.path / BAD_NODES).strip().split(",") if node]
-    return []
+    return [node for node in try_read(run.path / BAD_NODES).strip().split(",") if node]
 
 
 def add_bad_node(run: RunDir, node: str) -> None:
@@ -111,13 +115,6 @@ def add_bad_node(run: RunDir, node: str) -> None:
     known = read_bad_nodes(run)
     if node not in known:
         write_atomic(run.path / BAD_NODES, ",".join([*known, node]) + "\n")
-
-
-def record_kill(run: RunDir, state: Literal["preempted", "failed"], **fields: Any) -> None:
-    """Record that the monitor ends the attempt, with `fields`, in place of its rank 0."""
-    trains = run.read_info().get("state") == "running"  # else rank 0 has not recorded the attempt yet
-    parts = {ATTEMPTS: extend_newest(run, **fields)} if trains else {}
-    run.update(state=state, ended=now(), **parts)
 
 
 def extend_newest(run: RunDir, **fields: Any) -> list[dict[str, Any]]:
@@ -130,27 +127,21 @@ def extend_newest(run: RunDir, **fields: Any) -> list[dict[str, Any]]:
 
 def with_times(run: RunDir, attempt: Mapping[str, Any]) -> dict[str, Any]:
     """Return the newest attempt with the times that were recorded while it ran."""
-    try:
-        times = loads(read_text(run.monitor / TIMES))
-        fits = times["until"] >= attempt["started"] and "seconds" not in attempt
+    times = read_json(run.monitor / TIMES)
+    with suppress(TypeError, KeyError):
         known = {**attempt, "until": times["until"], "seconds": times["seconds"]}
-        return known if fits and is_attempt(known) else {**attempt}
-    except (OSError, ValueError, TypeError, KeyError):
-        return {**attempt}
+        if times["until"] >= attempt["started"] and "seconds" not in attempt and is_attempt(known):
+            return known
+    return {**attempt}
 
 
 def with_script_ends(run: RunDir, attempts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the attempts, with the end that the batch script has recorded."""
-    try:
-        lines = [line.split() for line in read_text(run.monitor / ENDS).splitlines()]
+    lines, ends = [line.split() for line in try_read(run.monitor / ENDS).splitlines()], dict[Any, str]()
+    with suppress(OSError, ValueError, OverflowError):
         ends = {iso_from_unix(line[0]): iso_from_unix(line[1]) for line in lines if len(line) == 2}
-    except (OSError, ValueError, OverflowError):
-        ends = {}
-    began = [attempt.get("allocated") for attempt in attempts]
-    return [
-        {**attempt, "script_ended": ends[start]} if start in ends else {**attempt}
-        for attempt, start in zip(attempts, began, strict=True)
-    ]
+    known = [ends.get(attempt.get("allocated")) for attempt in attempts]
+    return [{**a, "script_ended": end} if end else {**a} for a, end in zip(attempts, known, strict=True)]
 
 
 def iso_from_unix(seconds: str) -> str:
@@ -198,20 +189,15 @@ def job_ids(run: RunDir, environ: Mapping[str, str] = os.environ) -> list[str]:
 
 def read_logged_step(run: RunDir) -> int:
     """Return the last step in metrics.csv, or 0."""
-    try:
-        lines = read_text(run.metrics_csv, largest=inf).splitlines()
-    except (OSError, ValueError):
-        return 0
-    steps = [line.split(",")[0] for line in lines]
-    return max((int(s) for s in steps if re.fullmatch("[0-9]{1,19}", s)), default=0)
+    steps = re.findall(r"^([0-9]{1,19})(?:,|$)", try_read(run.metrics_csv, largest=inf), re.M)
+    return max(map(int, steps), default=0)
 
 
 def read_recorded_step(run: RunDir) -> int:
     """Return the last step that `record_step` wrote, or 0."""
-    try:
-        return int(read_text(run.path / STEPS))
-    except (OSError, ValueError):
-        return 0
+    with suppress(ValueError):
+        return int(try_read(run.path / STEPS))
+    return 0
 
 
 def record_step(run: RunDir, step: int) -> None:
@@ -249,13 +235,11 @@ class StepTime:
 def step_time(attempts: Sequence[Mapping[str, Any]]) -> StepTime:
     """Return the times of a run, from the attempts in its run.json."""
     known = [a["seconds"] for a in attempts if isinstance(a.get("seconds"), Mapping)]
-
-    def total(name: str) -> float:
-        return sum(s[name] for s in known if isinstance(s.get(name), int | float))
-
-    others = total("others") if any("others" in s for s in known) else None
-    compute = total("step") - total("data") - (others or 0.0)
-    return StepTime(max(0.0, compute), total("data"), others, total("checkpoint"))
+    step, data, waited, checkpoint = (
+        sum(s.get(name) or 0.0 for s in known) for name in ("step", "data", "others", "checkpoint")
+    )
+    others = waited if any("others" in s for s in known) else None
+    return StepTime(max(0.0, step - data - waited), data, others, checkpoint)
 
 
 CAUSE = "cause"
@@ -287,25 +271,18 @@ def append_debug(run: RunDir, writer: str, text: str) -> Path | None:
 def claim_first(run: RunDir, what: str, writer: str) -> str:
     """Return the first writer of this launch that claimed `what`, else `writer`."""
     file = run.debug / f"{launch_id()}-{what}.txt"
-    try:
-        make_folder(run.debug)
-        new = FileIO(file, "x")
-    except FileExistsError:
-        with suppress(OSError):
-            return read_text(file).strip() or "another one"
-        return writer
-    except OSError:
-        return writer
     with suppress(OSError):
-        _append(new, f"{writer}\n".encode())
+        make_folder(run.debug)
+        try:
+            _append(FileIO(file, "x"), f"{writer}\n".encode())
+        except FileExistsError:
+            return read_text(file).strip() or "another one"
     return writer
 
 
 def read_claim(run: RunDir, what: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return the writer of this environment's launch that claimed `what`, or ""."""
-    with suppress(OSError, UnicodeDecodeError):
-        return read_text(run.debug / f"{launch_id(environ)}-{what}.txt").strip()
-    return ""
+    return try_read(run.debug / f"{launch_id(environ)}-{what}.txt").strip()
 
 
 def is_claimed(run: RunDir, what: str) -> bool:

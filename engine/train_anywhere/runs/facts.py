@@ -166,19 +166,15 @@ def age(path: Path, recorded: float) -> float:
 
 def read_nodes(run: RunDir, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return each node's newest file in the newest attempt, with `age_seconds`, by host."""
-    hosts = info.get("hosts")
-    known = hosts if isinstance(hosts, list) else []
     found = {}
-    for host in known:
-        if not isinstance(host, str) or host in (*NOT_HOSTS, "") or "/" in host:
-            continue
+    for host in info.get("hosts") or ():
         path = run.path / "monitor" / f"{host}.json"
-        content = read_json(path)
+        if host in (*NOT_HOSTS, "") or "/" in host or not (content := read_json(path)):
+            continue
         sample = content.get("sample")
         if isinstance(sample, dict) and (recorded := _number(sample.get("time"))) is not None:
             content["age_seconds"] = age(path, recorded)
-        if content:
-            found[host] = content
+        found[host] = content
     return found
 
 
@@ -190,16 +186,10 @@ def read_overrides(run: RunDir) -> dict[str, str]:
 
 def read_config(run: RunDir) -> dict[str, Any]:
     """Return config.yaml as it is written. Empty if it can't be read."""
-    try:
+    with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
         content = load_yaml(read_text(run.config))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def read_curve(run: RunDir, metric: str) -> list[tuple[int, float]]:
-    """Return step and value of each row of metrics.csv that has the metric."""
-    return [(int(step), value) for step, value in curves(run.metrics_csv, metric).get(metric, [])]
+        return content if isinstance(content, dict) else {}
+    return {}
 
 
 def metric_values(run: RunDir, metric: str) -> list[tuple[int, float]]:
@@ -207,13 +197,15 @@ def metric_values(run: RunDir, metric: str) -> list[tuple[int, float]]:
 
     The metric may have its name in Keras, if the run has none of exactly this name.
     """
+    names = (metric, from_keras_name(metric))
     if run.metrics_csv.exists():
-        return read_curve(run, metric) or read_curve(run, from_keras_name(metric))
+        known = (curves(run.metrics_csv, name).get(name) for name in names)
+        return [(int(step), value) for step, value in next(filter(None, known), [])]
     try:
         last = read_progress(run, run.read_info())
     except CheckpointError:  # `list` and `status` report it
         return []
-    value = last.metrics.get(metric, last.metrics.get(from_keras_name(metric)))
+    value = next((last.metrics[name] for name in names if name in last.metrics), None)
     return [(last.step or 0, value)] if value is not None else []
 
 
@@ -242,11 +234,6 @@ def _number(value: object) -> float | None:
 
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def read_span(info: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """Return when a run started and ended, in unix seconds, as far as known."""
-    return moment(info.get("started")), moment(info.get("ended"))
 
 
 def moment(text: object) -> float | None:

@@ -22,8 +22,8 @@ from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.removal import remove_in
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.ranks import GONE, RankStatus, process_state
-from train_anywhere.runs.attempts import KILLED, record_kill, start_of_job
-from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.attempts import KILLED, extend_newest, start_of_job
+from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
 
 ANSWER_S = 2.0
 """Seconds for a rank to write its stacks."""
@@ -154,7 +154,9 @@ def end_run(
     there = list(ranks)
     send(there, signal.SIGSTOP)
     with suppress(OSError, CheckpointError):
-        record_kill(run, state, **fields)
+        # unless rank 0 has not recorded the attempt yet
+        trains = run.read_info().get("state") == "running"
+        run.update(state=state, ended=now(), **({ATTEMPTS: extend_newest(run, **fields)} if trains else {}))
         write_atomic(run.monitor / KILLED, "\n".join([start_of_job(), *([node] if node else []), ""]))
     kill(there)
 

@@ -16,11 +16,8 @@ class SampleNodes(Feature):
         return self.config.monitor.sample_seconds is not None
 
     def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
-        """Return the sampler. Its import fails in a container without psutil."""
+        """Return the sampler."""
+        from train_anywhere.features.sampler.sampler import Sampler
 
-        def sampler() -> NodeService:
-            from train_anywhere.features.sampler.sampler import Sampler
-
-            return Sampler(run, self.config.monitor, self.config.trainer.max_nodes, host)
-
-        return [sampler]
+        config, nodes = self.config.monitor, self.config.trainer.max_nodes
+        return [lambda: Sampler(run, config, nodes, host)]

@@ -1,15 +1,10 @@
-"""Sample one node into RUN/monitor/<host>.csv, <host>.json and TensorBoard curves."""
+"""Sample one node into RUN/monitor/<host>.csv and <host>.json."""
 
 import csv
 import errno
 import io
-import itertools
 import math
 import os
-import sys
-import time
-import types
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, astuple
 from pathlib import Path
@@ -23,64 +18,8 @@ from train_anywhere.monitor.run_facts import SUMMED, AttemptSums, sum_up
 from train_anywhere.runs.facts import rows
 from train_anywhere.runs.folder import RunDir
 
-
-class Curves:
-    """Event files of one node.
-
-    TensorBoard's writer is imported at the first sample. That takes 0.3 s, happens in no rank, and loads no framework. Each node needs
-    its own folder: TensorBoard reads new events only from the newest file of a folder, and rank 0 writes to another one.
-
-    Args:
-        folder: folder of the node, inside the run's TensorBoard folder.
-        began: Unix seconds of the first sample of all attempts, which is step 0.
-    """
-
-    def __init__(self, folder: Path, began: float) -> None:
-        self.folder, self.began = folder, began
-        self._writer: Any = None
-
-    def add(self, sample: Mapping[str, float | None]) -> None:
-        """Add a point for each number, at the seconds since `began`. Raises OSError."""
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        points = [
-            Summary.Value(tag=tag(name), simple_value=value)
-            for name, value in sample.items()
-            if value is not None and name != "time"
-        ]
-        now = float(sample["time"] or 0.0)
-        event = Event(wall_time=now, step=int(now - self.began), summary=Summary(value=points))
-        try:
-            self._get_writer().add_event(event)
-            self._writer.flush()
-        except Exception:
-            self._writer = None  # its thread may be dead: the next sample opens a new file
-            raise
-
-    def _get_writer(self) -> Any:
-        # unless this module exists, tensorboard imports TensorFlow, if installed, for its file functions
-        sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        if self._writer is None:
-            make_folder(self.folder.parent)
-            make_folder(self.folder)
-            self._writer = EventFileWriter(str(self.folder))
-        return self._writer
-
-
-def tag(column: str) -> str:
-    """Return the name of a curve, such as gpu0/use_percent or node/cpu_use_percent."""
-    first, _, rest = column.partition("_")
-    return f"{first}/{rest}" if first.startswith("gpu") else f"node/{column}"
-
-
 WRITERS_PER_S = 10
 """Largest number of files per second that all nodes together write: of 1,000 nodes, each takes a sample every 100 s."""
-
-MAX_NODES_WITH_CURVES = 32
-"""Largest number of nodes with TensorBoard curves; larger jobs have only the files."""
 
 GPU_COLUMNS = ("use_percent", "memory_used_gib", "power_w", "temperature_c")
 
@@ -94,12 +33,7 @@ class Sampler(NodeService):
         self.newest = run.monitor / f"{name}.json"
         self.machine, self.read_gpus = Machine(str(run.path)), reader()
         self.facts = {"host": name, "every_seconds": self.every_seconds, **self.machine.facts()}
-        curves = config.tensorboard and nodes <= MAX_NODES_WITH_CURVES
         self.sums: dict[str, AttemptSums] | None = None
-        began = time.time()
-        with suppress(OSError, ValueError, IndexError), open_file(self.table.path, "rb") as file:
-            began = float([*itertools.islice(file, 2)][1].split(b",")[0])
-        self.curves = Curves(run.tensorboard / name, began) if curves else None
 
     def poll(self, now: float) -> None:
         """Take a sample and write it. Raises OSError if the write fails."""
@@ -118,8 +52,6 @@ class Sampler(NodeService):
                     self.sums.setdefault(name, AttemptSums(at, at, value)).add(at, value)
         sums = {name: astuple(values) for name, values in self.sums.items()}
         write_atomic(self.newest, dumps({**self.facts, "gpus": known, "sample": sample, "sums": sums}))
-        if self.curves:
-            self.curves.add(sample)
 
 
 def columns(found: list[Gpu]) -> dict[str, float | None]:

@@ -6,7 +6,6 @@ to overwrite a file elsewhere. Others are allowed, such as the user's notes, or 
 
 import os
 import re
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,6 @@ from train_anywhere.config.command.yaml_files import is_too_large
 from train_anywhere.config.keys import flatten
 from train_anywhere.config.load import load, to_tree
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.network.addresses import node_name
 from train_anywhere.errors import CheckpointError, listed
 from train_anywhere.files.atomic import read_text, write_with_backup
 from train_anywhere.runs.folder import RunDir
@@ -161,12 +159,7 @@ def find_special_files(run: RunDir) -> list[str]:
     """Return a message for each link, pipe or device in the place of what a run writes."""
     found = [_problem(entry, "file") for entry in _matching_entries(run.path, FILES)]
     found += [_problem(entry, "folder") for entry in _matching_entries(run.path, FOLDERS)]
-    # this node and the nodes of the run: each has a folder in `tensorboard`
-    hosts = [socket.gethostname(), node_name()]
-    with suppress(CheckpointError):
-        hosts += map(str, run.read_info().get("hosts") or [])
     for folder, names in INSIDE.items():
-        names += "".join(f"|{re.escape(host)}" for host in hosts if host) if folder == "tensorboard" else ""
         found += [_problem(entry) for entry in _matching_entries(run.path / folder, names)]
     return sorted(problem for problem in found if problem)
 

@@ -1,4 +1,4 @@
-"""Find GPUs of the job that do nothing in its samples.
+"""`monitor.idle`: report GPUs of the job that do nothing in its samples.
 
 The first node reads the newest sample of each node and prints one line per idle time.
 A GPU without a reading counts as busy. Only samples count, so a node whose monitor has died does not look idle.
@@ -6,12 +6,12 @@ A GPU without a reading counts as busy. Only samples count, so a node whose moni
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import hosts_by_rank
-from train_anywhere.features.feature import NodeService
+from train_anywhere.features.feature import Feature, NodeService
 from train_anywhere.features.hangs.rank_watch import WRITES_PER_S, unwatched_ranks
 from train_anywhere.features.hangs.supervisor import print_line
 from train_anywhere.features.serve import is_first
@@ -110,3 +110,19 @@ class IdleWatch(NodeService):
             content = read_json(path.with_suffix(".json"))
             if isinstance(content.get("sample"), dict):
                 yield path.stem, content["sample"].get("time"), content
+
+
+class IdleGpus(Feature):
+    """Watch for GPUs that do nothing, in the samples of all nodes."""
+
+    on_node = True
+
+    def is_on(self) -> bool:
+        """Return whether GPUs are sampled, and the run may use them."""
+        monitor = self.config.monitor
+        on = monitor.idle == "warn" and monitor.sample_seconds is not None
+        return on and self.config.trainer.accelerator not in ("cpu", "mps")
+
+    def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
+        """Return the watch of this node."""
+        return [lambda: IdleWatch(run, self.config, host)]
