@@ -236,7 +236,7 @@ REASONS = {
     "train_anywhere.remote.sent_files": "a command here needs no ssh",
     "train_anywhere.distributed.packages": "a submission looks for Horovod where it is asked for",
     "train_anywhere.monitor.report.page": "its libraries are of no use before the end",
-    "train_anywhere.commands.report": "only a pulled run needs its libraries",
+    "train_anywhere.slurm.status.sweep_page": "only a report needs its libraries",
     "rich": "a bar is drawn on a terminal only",
     "matplotlib": "a user of figures installs it",
     "train_anywhere.inference.evaluate_run": "an evaluation that is submitted imports no numpy",

@@ -4,9 +4,8 @@
     fetch        download the weights and data of a run on a login node
     index        write the index of a folder of shards
     new-cluster  write a preset for the cluster whose login node this is
-    report       write the page of a run or a sweep
     scaling      compare numbers of devices, strategies and launchers
-    status, list, best, diff, plot, logs, save, debug, shell, profile, cancel, resubmit, pull, push, prune
+    status, list, best, diff, plot, report, logs, save, debug, shell, profile, cancel, resubmit, pull, push, prune
                  show and control runs, as `python src/jobs.py` does
 
 `python -m train_anywhere VERB --help` explains one. Trainings start with `python src/train.py`. For programs without a project, the runs
@@ -19,11 +18,12 @@ import sys
 from train_anywhere.errors import ConfigError, ProjectError
 
 JOBS = (
-    "status", "list", "best", "diff", "plot", "logs", "save", "debug", "shell", "profile", "cancel", "resubmit", "pull", "push", "prune",
+    "status", "list", "best", "diff", "plot", "report", "logs", "save", "debug", "shell", "profile", "cancel", "resubmit", "pull", "push",
+    "prune",
 )  # fmt: skip
 """Verbs of `src/jobs.py`."""
 OF_PROJECTS = ("doctor", "fetch", "index", "scaling")
-VERBS = (*OF_PROJECTS, "new-cluster", "report", *JOBS)
+VERBS = (*OF_PROJECTS, "new-cluster", *JOBS)
 
 
 def main() -> int:

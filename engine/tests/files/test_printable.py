@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from train_anywhere.commands import jobs, report, scaling
+from train_anywhere.commands import jobs, scaling
 from train_anywhere.config.schema import Config
 from train_anywhere.files.terminal.printable import (
     Printable,
@@ -127,7 +127,7 @@ def test_a_report_and_a_complete_run_say_it_escaped(
     evil: tuple[Config, RunDir], capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, run = evil
-    assert report.main([str(run.path)]) == 0
+    assert jobs.main(["report", str(run.path)]) == 0
     assert not OBEYED.search(capsys.readouterr().out)
     said = completion_message(run, config)
     assert not OBEYED.search(said) and "test/acc\\x1b]0;OWNED" in said

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from engine.tests.properties.cases import SCALARS, TEXT, bounded, composed
 from tools.testing.frameworks import FIRST
-from train_anywhere.commands.scaling import COLUMNS, make_row
+from train_anywhere.commands.scaling import format_rows, make_row
 from train_anywhere.errors import ProjectError
 from train_anywhere.features import describe
 from train_anywhere.features.stage.copy import _read_record
@@ -240,7 +240,7 @@ def test_any_configuration_is_a_row_of_a_timing_table(place: str, value: Any) ->
     (tree[section] if section else tree)[key] = value
     (folder() / "config.yaml").write_text(json.dumps(tree))
     row = make_row(Report("x", folder()))
-    assert all(isinstance(column.value(row), str) for column in COLUMNS)
+    assert len(format_rows([row]).splitlines()) == 2
 
 
 @bounded(60)

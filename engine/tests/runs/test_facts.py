@@ -142,9 +142,9 @@ def test_what_was_typed(tmp_path: Path) -> None:
 )
 def test_a_curve_that_is_not_there(tmp_path: Path, text: str) -> None:
     run, _ = make(tmp_path)
-    assert facts.read_curve(run, "val/loss") == []
+    assert facts.metric_values(run, "val/loss") == []
     run.metrics_csv.write_text(text)
-    assert facts.read_curve(run, "val/loss") == []
+    assert facts.metric_values(run, "val/loss") == []
 
 
 def test_ranks_with_equal_weights_report_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ A Python that lacks a package that the engine requires, such as the system's, ge
 import sys
 from types import TracebackType
 
-__all__ = ["doctor", "evaluate", "fetch", "index", "jobs", "new_cluster", "report", "run", "scaling", "train"]
+__all__ = ["doctor", "evaluate", "fetch", "index", "jobs", "new_cluster", "run", "scaling", "train"]
 
 PACKAGES = {"hydra", "omegaconf", "yaml", "jinja2", "pygal", "rich", "psutil"}
 """Modules of the packages that pip installs with the engine."""

@@ -17,12 +17,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from train_anywhere.commands.elsewhere import read_request
 from train_anywhere.config.checks.contradictions import scheduler_problems
-from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
-from train_anywhere.config.command.compose import CONFIGS, compose, quote_value
-from train_anywhere.config.command.diagnose import explain_refusal
-from train_anywhere.config.command.yaml_files import refuse_unusable_files
-from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import local_layout, make_layout
 from train_anywhere.distributed.packages import (
@@ -31,13 +27,13 @@ from train_anywhere.distributed.packages import (
     installed_frameworks,
     installed_horovod,
 )
-from train_anywhere.errors import REFUSED, ConfigError, listed
+from train_anywhere.errors import listed
 from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.fit import fit_page, terminal_width
+from train_anywhere.launch.command import HELP, run_command
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import read_reports
-from train_anywhere.slurm.presets import resolve_current
 from train_anywhere.slurm.script.job import devices_per_node
 from train_anywhere.slurm.script.units import format_problems as cluster_problems
 from train_anywhere.slurm.submission.prepare import refusals
@@ -156,34 +152,10 @@ def _tail(output: str) -> str:
 
 def main(arguments: list[str]) -> int:
     """Print the report and return the exit code."""
-    if {"-h", "--help"} & set(arguments):
+    if HELP & {*arguments}:
         print(fit_page(__doc__ or "", terminal_width()))
         return 0
-    words: list[str] = []
-    try:
-        return report(load_request(arguments, words), words)
-    except Exception as error:
-        message = explain_refusal(error, words)
-        if message is None:
-            raise
-        print(f"error: {message}", file=sys.stderr)
-        return REFUSED
-
-
-def load_request(arguments: list[str], words: list[str]) -> Config:
-    """Return the configuration of the command line, and append its overrides to `words`.
-
-    Raises:
-        ProjectError: lists all problems.
-    """
-    refuse_unusable_files(CONFIGS)
-    line = split_flags(arguments)
-    if line.flags:
-        raise ConfigError(f"{' '.join(line.flags)}: this command takes key=value only; see --help.")
-    words += [quote_value(w) for w in to_hydra_overrides(line.overrides)]
-    if "cluster=current" in words:
-        words[:] = resolve_current(words)
-    return load(compose(words), request_problems)
+    return run_command(lambda: report(*read_request(arguments, request_problems)))
 
 
 def request_problems(config: Config) -> list[str]:

@@ -10,19 +10,12 @@ import os
 import subprocess
 import sys
 
-from train_anywhere.commands.elsewhere import here_or_there
-from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
-from train_anywhere.config.command.compose import CONFIGS, compose, quote_value
-from train_anywhere.config.command.yaml_files import refuse_unusable_files
-from train_anywhere.config.load import load
+from train_anywhere.commands.elsewhere import here_or_there, read_request
 from train_anywhere.config.schema import Config
-from train_anywhere.errors import ConfigError
 from train_anywhere.features import Features
 from train_anywhere.files import with_engine
-from train_anywhere.files.root import refuse_deleted_folder
 from train_anywhere.files.terminal.fit import fit_page, terminal_width
 from train_anywhere.launch.command import HELP, run_command
-from train_anywhere.slurm.presets import resolve_current
 
 BUILD = "--build"
 """First argument of the process that downloads."""
@@ -36,24 +29,13 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == [BUILD]:
         from train_anywhere.training.prepare import build
 
-        return run_command(lambda: build(read_config(arguments[1:])))
+        return run_command(lambda: build(read_request(arguments[1:])[0]))
     return here_or_there("-m train_anywhere fetch", lambda: run_command(lambda: fetch(arguments)))
-
-
-def read_config(arguments: list[str]) -> Config:
-    """Return the configuration that the arguments compose. Raises ConfigError."""
-    refuse_deleted_folder()
-    refuse_unusable_files(CONFIGS)
-    line = split_flags(arguments)
-    if line.flags:
-        raise ConfigError(f"{line.flags[0]} is not an argument of fetch; use those of one run: key=value.")
-    words = [quote_value(word) for word in to_hydra_overrides(line.overrides)]
-    return load(compose(resolve_current(words) if "cluster=current" in words else words))
 
 
 def fetch(arguments: list[str]) -> int:
     """Start the process that downloads, with the cache of the run, and return its exit code."""
-    config = read_config(arguments)
+    config, _ = read_request(arguments)
     os.makedirs(config.cluster.cache or ".", exist_ok=True)  # a cache that can't be made is refused
     weights = Features.of(config).exported.get("weights", {})
     own = [f"{name}={value}" for name, value in os.environ.items() if value and name in weights]

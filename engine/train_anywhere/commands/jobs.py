@@ -5,6 +5,7 @@
     python src/jobs.py best     [RUN] [--over seed]         show the best of a sweep or of one name; mean and spread over a key
     python src/jobs.py diff     RUN RUN                     show what differs: configuration, code, environment, results
     python src/jobs.py plot     RUN... --metric val/acc --out fig.pdf   draw a metric of runs; needs matplotlib
+    python src/jobs.py report   [RUN]                       write its report.html, for a browser; of a sweep, the page of its members
     python src/jobs.py logs     [RUN] [-f] [--rank N]       show its output; -f follows it until the job ends
     python src/jobs.py save     [RUN] [--stop]              write a checkpoint now; --stop then ends the run
     python src/jobs.py debug    [RUN] [--rank N]            show where its ranks are: their stacks
@@ -48,6 +49,7 @@ from train_anywhere.errors import (
     SubmitError,
     listed,
 )
+from train_anywhere.features import describe
 from train_anywhere.files import WORK
 from train_anywhere.files.atomic import dumps
 from train_anywhere.files.root import shell_folder
@@ -355,16 +357,25 @@ def plot_(parsed: argparse.Namespace) -> None:
     print(one_line(plot(found, parsed.metric, parsed.out, parsed.over)))
 
 
-def pull(parsed: argparse.Namespace) -> int:
+def report(found: Runs, parsed: argparse.Namespace) -> None:
+    """Write report.html of a run, or the page that compares the members of a sweep."""
+    from train_anywhere.monitor.report.page import write_report  # the other verbs need no report
+    from train_anywhere.slurm.status.sweep_page import write_sweep
+
+    if len(found) > 1:
+        print(f"{'Report:':<15}{display_path(write_sweep(found))}")
+    else:
+        [known] = gather(found).reports
+        print("\n".join(write_report(found[0].folder, describe, None if known.alive else known.state)))
+
+
+def pull(parsed: argparse.Namespace) -> None:
     """Copy runs of the host of --on to this machine, and write their reports."""
-    from train_anywhere.commands.report import write  # the other verbs need no report
     from train_anywhere.remote import run_copies  # a verb here needs no ssh
 
-    code = 0
     for path in run_copies.pull(parsed.on or "", parsed.run, _results(parsed), parsed.all):
         print(display_path(path))
-        code = write(str(path), _results(parsed)) or code
-    return code
+        report(find_runs.find(str(path), _results(parsed)), parsed)
 
 
 def push(parsed: argparse.Namespace) -> int:
@@ -402,7 +413,7 @@ def prune_(parsed: argparse.Namespace) -> int:
     return prune(pairs, parsed.yes)
 
 
-OF_RUNS = (status, best, logs, save, debug, shell, profile, cancel, resubmit)
+OF_RUNS = (status, best, report, logs, save, debug, shell, profile, cancel, resubmit)
 """Verbs of the runs that RUN names."""
 
 OF_ANY = (list_, diff, prune_, plot_)

@@ -37,9 +37,8 @@ from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.root import resolve_as_typed
 from train_anywhere.files.terminal.fit import FittedHelp
-from train_anywhere.files.terminal.printable import printable_output
+from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.files.terminal.table import Column, format_table
-from train_anywhere.launch.command import run_command
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.runs.facts import read_config
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, new_run_id
@@ -73,20 +72,15 @@ TRAINING = ("step", "validation", "checkpoint")
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return the exit code; a refusal is one message."""
-    return here_or_there("-m train_anywhere scaling", lambda: _compare_or_show(arguments))
-
-
-def _compare_or_show(arguments: list[str] | None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=FittedHelp)
     words = "an existing table, or the values to compare"
     parser.add_argument("words", nargs="+", metavar="FOLDER | key=value", help=words)
     parser.add_argument("--weak", action="store_true", help="the global batch grows with the devices")
     parsed = parser.parse_intermixed_args(arguments)
     first, *others = parsed.words
-    if not others and (os.path.isdir(first) or "=" not in first):
-        with printable_output():
-            return run_command(lambda: show(Path(first)), overrides=False)
-    return run_command(lambda: compare(parsed.words, parsed.weak), overrides=False)
+    shows = not others and (os.path.isdir(first) or "=" not in first)
+    command = partial(show, Path(first)) if shows else partial(compare, parsed.words, parsed.weak)
+    return here_or_there("-m train_anywhere scaling", command)
 
 
 def compare(words: Sequence[str], weak: bool) -> int:
@@ -94,10 +88,9 @@ def compare(words: Sequence[str], weak: bool) -> int:
     axes, others = split_words(words)
     base = compose_words(others)
     odd = [key for key in ("dry_run", "wait") if not isinstance(base[key], bool)]
-    if problems := [
-        f"{key}={base[key]} is not true or false." for key in odd if (key, base[key]) != ("dry_run", "test")
-    ]:
-        raise ConfigError(*problems)
+    odd = [key for key in odd if (key, base[key]) != ("dry_run", "test")]
+    if odd:
+        raise ConfigError(*(f"{key}={base[key]} is not true or false." for key in odd))
     here, dry = base["cluster"]["scheduler"] == "none", bool(base["dry_run"])
     if here and "launch" in axes:
         raise ConfigError(
@@ -272,21 +265,15 @@ def show(folder: Path) -> int:
         )
     gathered = gather(runs)
     rows = add_speedups(sorted(map(make_row, gathered.reports), key=lambda row: row["total"]))
-    print(format_table(COLUMNS, rows))
+    print(format_rows(rows))
     for sentence in gathered.trouble:
-        print(sentence, file=sys.stderr)
+        print(one_line(sentence), file=sys.stderr)
     try:
         write_atomic(folder / "scaling.csv", to_csv(rows))
         print(display_path(folder / "scaling.csv"), flush=True)
     except OSError as error:  # the runs decide the exit code
         print(f"scaling.csv was not written: {error}", file=sys.stderr)
     return 1 if {row["state"] for row in rows} & {*OVER} - {"completed"} else 0
-
-
-NUMBERS = (
-    "nodes", "devices", "framework", "strategy", "launch", "seconds", "rate", "unit", "speedup", "efficiency", "waiting", "state",
-)  # fmt: skip
-"""Columns of scaling.csv."""
 
 
 def make_row(report: Report) -> dict[str, Any]:
@@ -328,34 +315,33 @@ def add_speedups(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*rows]
 
 
-def _optional(key: str, form: str, unit: str = "") -> Any:
-    return lambda row: "-" if row.get(key) is None else f"{row[key]:{form}}{unit}"
+FORMS = {
+    **dict.fromkeys(("nodes", "devices", "framework", "strategy", "launch"), ""),
+    "seconds": ".1f",
+    "rate": ".4g",
+    "unit": "",
+    "speedup": ".2f",
+    "efficiency": ".2f",
+    "waiting": ".2f",
+    "state": "",
+}
+"""Columns of the table and of scaling.csv, with the form of their values."""
 
 
-def _rate(row: Mapping[str, Any]) -> str:
-    rate = row.get("rate")
-    return "-" if rate is None else f"{rate:{'.0f' if rate >= 100 else '.3g'}} {row['unit']}/s"
+def format_rows(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table to print."""
+    columns = [Column(key, partial(_cell, key=key, form=form)) for key, form in FORMS.items()]
+    return format_table(columns, rows)
 
 
-COLUMNS: list[Column[Mapping[str, Any]]] = [
-    Column("nodes x devices", lambda row: f"{row['nodes']} x {row['devices']}"),
-    Column("framework", lambda row: str(row["framework"])),
-    Column("strategy", lambda row: str(row["strategy"])),
-    Column("launch", lambda row: "-" if row["launch"] == "auto" else str(row["launch"])),
-    Column("time", _optional("seconds", ".1f", " s")),
-    Column("rate", _rate),
-    Column("speed-up", _optional("speedup", ".2f")),
-    Column("efficiency", _optional("efficiency", ".0%")),
-    Column("waiting", _optional("waiting", ".0%")),
-    Column("state", lambda row: str(row["state"])),
-]
-"""Columns of the printed table."""
+def _cell(row: Mapping[str, Any], key: str, form: str) -> str:
+    return "-" if row.get(key) is None else f"{row[key]:{form}}"
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Format the table for other programs: numbers without units, empty if not known."""
+    """Format the table for other programs: empty cells for what is not known."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, NUMBERS, extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(text, FORMS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for row in rows:
         writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})

@@ -16,7 +16,7 @@ from io import FileIO
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from train_anywhere.files.removal import remove_file, temporary_name
 

@@ -5,7 +5,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -215,12 +215,6 @@ def best_value(run: RunDir, metric: str, mode: str) -> float | None:
     return {"min": min, "max": max}[mode](known) if known else None
 
 
-def _lines(path: Path) -> Iterator[list[str]]:
-    """Yield the lines of a CSV file of any size. Raises OSError, ValueError, csv.Error."""
-    with open(open_descriptor(path, os.O_RDONLY)[0], encoding="utf-8-sig", newline="") as file:
-        yield from csv.reader(file)
-
-
 def _metrics(content: Mapping[str, Any]) -> dict[str, float | None]:
     found = content.get("metrics")
     named = found.items() if isinstance(found, dict) else ()
@@ -247,17 +241,19 @@ def moment(text: object) -> float | None:
 def curves(path: Path, only: str = "") -> dict[str, Series]:
     """Return the columns of metrics.csv over the optimizer step, all or one."""
     found: dict[str, Series] = {}
-    with suppress(OSError, ValueError, csv.Error):
-        lines = _lines(path)
+    with (
+        suppress(OSError, ValueError, csv.Error),
+        open(open_descriptor(path, os.O_RDONLY)[0], encoding="utf-8-sig", newline="") as file,
+    ):
+        lines = csv.reader(file)
         names = next(lines, [])
         at = names.index("step")
         for row in lines:
             if (step := number("".join(row[at : at + 1]))) is None or not math.isfinite(step):
                 continue
             for name, text in zip(names, row, strict=False):
-                if not text or name in ("step", "epoch") or (only and name != only):
-                    continue
-                if (value := number(text)) is not None:
+                shown = name == only if only else name not in ("step", "epoch")
+                if shown and (value := number(text)) is not None:
                     found.setdefault(name, []).append((step, value))
     return found
 

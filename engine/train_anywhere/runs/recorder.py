@@ -106,8 +106,8 @@ class RunRecorder:
         attempts = info.get(ATTEMPTS)
         if not attempts:
             return
-        for before in attempts[-2:-1]:
-            before.setdefault("step", max(step, read_logged_step(run), read_recorded_step(run)))
+        if len(attempts) > 1:
+            attempts[-2].setdefault("step", max(step, read_logged_step(run), read_recorded_step(run)))
         record_step(run, step)
         attempts[-1]["from_step"] = step
         run.update_or_defer(info, **{ATTEMPTS: attempts})

@@ -27,9 +27,6 @@ NAN_ADVICE = (
 )
 """What to try after a loss of nan or inf."""
 
-STOPPED_BY = {"SIGINT": "Ctrl-C"}
-"""What stopped a run, if its name is not that of the signal."""
-
 ON = "TRAIN_ON"
 """Variable with the name that this machine has on the one that has sent the command here."""
 
@@ -50,7 +47,7 @@ def format_summary(run: RunDir, config: Config, signal: str | None = None, repor
         rows.append(("Warning", f"the final {bad} is not a number"))
     if signal:
         at = f"in epoch {info['epoch'] + 1}, after {info['step']} steps"
-        rows.append(("Stopped", f"by {STOPPED_BY.get(signal, signal)} {at}"))
+        rows.append(("Stopped", f"by {'Ctrl-C' if signal == 'SIGINT' else signal} {at}"))
     if resumed := resume_summary(run, info):
         rows.append(("Attempts", resumed))
     rows.append(("Run folder", display_path(run.path)))

@@ -59,7 +59,7 @@ def load_saved_overrides(arguments: Sequence[str]) -> list[str]:
     run = open_run(paths[-1].strip("'\""))
     refuse_damaged(run)
     # before composing, where options of the run's model would be taken for those of another one
-    frozen = _read_flat(run)
+    frozen = flatten(read_frozen(run))
     typed = {k if k in frozen else f"{k}.name": v for k, _, v in (a.partition("=") for a in arguments)}
     refused = {k: v for k, v in typed.items() if k.startswith(FIXED_KEYS) and str(frozen.get(k, v)) != v}
     if any(k.endswith(".name") for k in refused):
@@ -83,7 +83,7 @@ def _refuse_foreign_lines(run: RunDir, saved: Sequence[str], typed: Sequence[str
     """Check the overrides before they are composed, which reads the environment."""
     if lines := find_untrusted_lines(run.path, [line for line in saved if line not in typed]):
         known = flatten(compose(select_group_choices(saved)))
-        refuse_untrusted(run.path, _read_flat(run), known, lines=lines)
+        refuse_untrusted(run.path, flatten(read_frozen(run)), known, lines=lines)
 
 
 def select_group_choices(saved: Sequence[str]) -> list[str]:
@@ -132,7 +132,7 @@ def merge_resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]
     run's own overrides compose to now. So a default that was edited since the run started does not change the run. Raises ConfigError: a
     key in `FIXED_KEYS` changes, or the run folder brings an untrusted value, see `trust.py`.
     """
-    frozen, saved = _read_flat(run), read_run_overrides(run)
+    frozen, saved = flatten(read_frozen(run)), read_run_overrides(run)
     if not tree["trust"]:
         _refuse_foreign_lines(run, saved, overrides[len(saved) :])
     before, after = flatten(compose(saved)), flatten(tree)
@@ -159,10 +159,6 @@ def merge_resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]
         known |= {k: changed[k] for k in ("program.command", "program.copied") if k in changed}
         refuse_untrusted(run.path, merged, known)
     return unflatten(merged)
-
-
-def _read_flat(run: RunDir) -> dict[str, Any]:
-    return flatten(read_frozen(run))
 
 
 def _refusal(refused: Mapping[str, Any], frozen: Mapping[str, Any]) -> ConfigError:

@@ -96,8 +96,12 @@ def _is_outward(key: str, value: Any, flat: Mapping[str, Any]) -> bool:
     group, name, *_ = (*key.split("."), "")
     if group in LIST_GROUPS:  # null and false too: loggers.wandb.offline
         return bool(name)
-    if group in SINGLE_GROUPS:
-        return _is_place(group, name, value, flat)
+    if group in SINGLE_GROUPS:  # an argument of a target may be an address or a folder to write to
+        targets = [t for k, t in flat.items() if k.startswith(f"{group}.{TARGET}")]
+        if not targets or name in OWN or _is_number(value):
+            return False
+        read = all(str(t).startswith(("src.", "train_anywhere.")) for t in targets) and name in READ
+        return not read or (name == "dir" and bool(flat.get(f"{group}.download")))
     if key.startswith("trainer.extra."):  # such as a model hub to upload to
         return not (isinstance(value, bool) or _is_number(value))
     if value in (None, False, "", []):
@@ -108,15 +112,6 @@ def _is_outward(key: str, value: Any, flat: Mapping[str, Any]) -> bool:
     return key in ("monitor.serve", "monitor.serve_address", "init.run") or (
         key == "checkpoint.local" and value != "auto"
     )
-
-
-def _is_place(group: str, name: str, value: Any, flat: Mapping[str, Any]) -> bool:
-    """Return whether an argument of a target may be an address or a folder to write to."""
-    targets = [t for k, t in flat.items() if k.startswith(f"{group}.{TARGET}")]
-    if not targets or name in OWN or _is_number(value):
-        return False
-    read = all(str(t).startswith(("src.", "train_anywhere.")) for t in targets) and name in READ
-    return not read or (name == "dir" and bool(flat.get(f"{group}.download")))
 
 
 def _is_number(value: Any) -> bool:
@@ -186,14 +181,14 @@ def remember_values(folder: Path, flat: Mapping[str, Any]) -> None:
         _add(_digest(folder, "overrides.txt", line) for line in filter(RESOLVER.search, lines))
 
 
-def remember_job(folder: Path, job_id: str) -> None:
-    """Record that this user has submitted the job for the run."""
-    _add([_digest(folder, "job", job_id)])
+def record(path: Path, key: str, value: object) -> None:
+    """Record something that this user has done with a file or a run folder, such as the job submitted for it."""
+    _add([_digest(path, key, value)])
 
 
-def is_remembered(folder: Path, job_id: str) -> bool:
-    """Return whether `remember_job` has recorded the job."""
-    return _digest(folder, "job", job_id) in _read_trusted()
+def is_recorded(path: Path, key: str, value: object) -> bool:
+    """Return whether `record` was called with these arguments."""
+    return _digest(path, key, value) in _read_trusted()
 
 
 def refuse_foreign_script(script: Path, trust: bool) -> None:
@@ -202,7 +197,7 @@ def refuse_foreign_script(script: Path, trust: bool) -> None:
     Raises:
         SubmitError: the script is not recorded, and the message names `--trust`.
     """
-    if not trust and _digest(script, "script", _read_hex(script)) not in _read_trusted():
+    if not trust and not is_recorded(script, "script", _read_hex(script)):
         raise SubmitError(
             f"{script} is not a script that you have submitted from there, and it would run as you: read it, and add --trust "
             f"to submit it; or run today's code with `{resume_command(RunDir(script.parent), path='RUN')}`."
@@ -211,25 +206,20 @@ def refuse_foreign_script(script: Path, trust: bool) -> None:
 
 def is_first_note(file: Path, note: str) -> bool:
     """Record that this user has seen a note about a file, and return whether it is new."""
-    digest = _digest(file, "note", note)
-    first = digest not in _read_trusted()
-    _add([digest])
-    return first
+    known = is_recorded(file, "note", note)
+    record(file, "note", note)
+    return not known
 
 
 def remember_script(script: Path) -> None:
     """Record that this user has submitted the script, with the code next to it."""
-    _add(
-        [
-            _digest(script, "script", _read_hex(script)),
-            _digest(script.parent, "code", _read_code(script.parent)),
-        ]
-    )
+    record(script, "script", _read_hex(script))
+    record(script.parent, "code", _read_code(script.parent))
 
 
 def is_known_code(folder: Path) -> bool:
     """Return whether this user has submitted the code in a run folder, as it is now."""
-    return _digest(folder, "code", _read_code(folder)) in _read_trusted()
+    return is_recorded(folder, "code", _read_code(folder))
 
 
 def _read_code(folder: Path) -> str:

@@ -249,7 +249,7 @@ def make_report(
 
 def _recorded(run: RunDir, info: Mapping[str, Any], alive: bool) -> dict[str, Any]:
     """Return the fields of a report that run.json, overrides.txt and metrics.csv have."""
-    started, ended = facts.read_span(info)
+    started, ended = (facts.moment(info.get(key)) for key in ("started", "ended"))
     end = time.time() if alive else ended
     return {
         **{name: info.get(name) for name in ("framework", "strategy", "cluster", "world_size")},

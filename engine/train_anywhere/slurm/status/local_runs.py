@@ -10,7 +10,7 @@ from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import disk_time
 from train_anywhere.runs import lock
 from train_anywhere.runs.attempts import describe_state
-from train_anywhere.runs.reopen.trust import is_remembered
+from train_anywhere.runs.reopen.trust import is_recorded
 from train_anywhere.runs.summary import is_program, resume_command
 from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.status.find_runs import RunEntry
@@ -97,7 +97,7 @@ def refuse_other_jobs(
     own = {os.path.realpath(run.folder.path), os.path.join(above, base)}  # a sweep's members share a script
     for job_id, script in _query_origins(run, job_ids).items():
         inside = os.path.realpath(os.path.dirname(script)) in own
-        if not inside and not is_remembered(run.folder.path, job_id):
+        if not inside and not is_recorded(run.folder.path, "job", job_id):
             name = queue.CANCEL[str(run.scheduler)]
             raise SubmitError(
                 f"job {job_id} in {run.folder.jobs} was not submitted from that folder but as {script!r}, so {consequence}; "

@@ -21,7 +21,7 @@ from train_anywhere.runs.attempts import ALLOCATION, running_job
 from train_anywhere.runs.folder import RunDir, claim, claim_code, create, no_empty_folders, now, point_latest
 from train_anywhere.runs.reopen.frozen import write_frozen
 from train_anywhere.runs.reopen.resume import move_aside, move_back
-from train_anywhere.runs.reopen.trust import remember, remember_job, remember_script
+from train_anywhere.runs.reopen.trust import record, remember, remember_script
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm import rules
 from train_anywhere.slurm.presets import stale_facts_notes
@@ -205,7 +205,7 @@ def run_in_allocation(request: Request, member: Member, run: RunDir | None, chos
     with Submission(results_folder([member]), [run] if run else []) as submission:
         job, [run], _ = make_folders(prepared, [member], run, submission)
         record_job([run], None, str(running_job()))
-        remember_job(run.path, str(running_job()))
+        record(run.path, "job", str(running_job()))
     script = Path(job.code).parent / client.SCRIPT[job.cluster.scheduler]
     remember_runs(script, [run], [member])
     ranks = f"{job.nodes} nodes, {job.world_size} ranks"
