@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from train_anywhere.monitor import live as module
-from train_anywhere.monitor.live import PROFILE, SAVE, SAVED, Live, Requests, read_id, send, withdraw, write
+from train_anywhere.monitor.live import PROFILE, SAVE, SAVED, Live, Requests, read_id, withdraw, write
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_nan_is_null(tmp_path: Path) -> None:
 
 def test_a_checkpoint_is_requested_once(tmp_path: Path) -> None:
     asked = Requests(tmp_path)
-    sent = send(tmp_path / "monitor" / SAVE)
+    write(tmp_path / "monitor" / SAVE, {"id": (sent := "an id")})
     asked.poll()
     assert asked.save == sent
     asked.saved(3)

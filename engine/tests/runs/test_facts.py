@@ -124,7 +124,7 @@ def test_each_node_of_the_newest_attempt_has_its_samples(tmp_path: Path) -> None
         "live": '{"step": 3}',
     }.items():
         (tmp_path / "monitor" / f"{name}.json").write_text(content)
-    assert facts.read_nodes(run, {**info, "hosts": ["node1", "node2", "node3", "live", "../x", 7]}) == {
+    assert facts.read_nodes(run, {**info, "hosts": ["node1", "node2", "node3", "live", "../x"]}) == {
         "node2": {"cpus": 4}
     }
     assert facts.read_nodes(run, {**info, "hosts": None}) == {}

@@ -183,7 +183,7 @@ def test_a_table_above_the_limit_of_small_files_has_curves(tmp_path: Path) -> No
     curves = facts.curves(run.metrics_csv)
     assert {name: len(points) for name, points in curves.items()} == {"train/loss": rows, "val/loss": 420}
     assert curves["val/loss"][-1] == (419_000, 2.0)
-    assert len(facts.read_curve(run, "val/loss")) == 420
+    assert len(facts.metric_values(run, "val/loss")) == 420
 
 
 def test_best_of_many_runs_reads_no_config(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import hosts_by_rank
 from train_anywhere.features.feature import Feature, NodeService
-from train_anywhere.features.hangs.rank_watch import WRITES_PER_S, unwatched_ranks
-from train_anywhere.features.hangs.supervisor import print_line
+from train_anywhere.features.hangs.rank_watch import WRITES_PER_S
+from train_anywhere.features.hangs.supervisor import print_line, unwatched_ranks
 from train_anywhere.features.serve import is_first
 from train_anywhere.files.atomic import read_json
 from train_anywhere.monitor.ranks import ENDED, GONE, NodeRanks, mappings

@@ -72,6 +72,16 @@ def read_text(path: Path, largest: float = LARGEST) -> str:
         return content.read()
 
 
+def write_with_folder(path: Path, content: str, flush: bool = True) -> None:
+    """Call `write_atomic`, and make the folder of the file if it is missing. Raises OSError."""
+    try:
+        write_atomic(path, content, flush)
+    except FileNotFoundError:
+        # made only now: nearly always it exists, and each check costs time on a shared disk
+        make_folder(path.parent)
+        write_atomic(path, content, flush)
+
+
 def try_read(path: Path, largest: float = LARGEST) -> str:
     """Return the content of an ordinary file, or "" if it can't be read."""
     with suppress(OSError, ValueError):

@@ -70,7 +70,11 @@ def make_owned(place: OwnedFolder, private: bool = False) -> None:
         found = _read_marker(folder)
         if found != place.marker:
             _refuse_unless_new(folder, place, found)
-            _write_marker(folder, place.marker)
+            how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(MARKER, how, 0o666, dir_fd=folder), "wb") as file:
+                file.write(f"{place.marker}\n".encode())
+                file.flush()
+                os.fsync(file.fileno())
 
 
 def check_owned(place: OwnedFolder, private: bool = False) -> None:
@@ -148,27 +152,13 @@ def _refuse_unless_new(folder: int, place: OwnedFolder, found: str | None) -> No
 
 def _read_marker(folder: int) -> str | None:
     """Return the content of the marker, if it is a file of this user."""
-    try:
-        file = os.open(MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    except OSError:
-        return None
-    try:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
-            return None
-        return os.read(file, 1000).decode(errors="replace").removesuffix("\n")
-    finally:
-        os.close(file)
-
-
-def _write_marker(folder: int, text: str) -> None:
-    how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = os.open(MARKER, how, 0o666, dir_fd=folder)
-    try:
-        os.write(file, f"{text}\n".encode())
-        os.fsync(file)
-    finally:
-        os.close(file)
+    with suppress(OSError):
+        number = os.open(MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        with open(number, "rb") as file:
+            status = os.fstat(number)
+            if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():
+                return file.read(1000).decode(errors="replace").removesuffix("\n")
+    return None
 
 
 MAX_DEPTH = 50
@@ -267,24 +257,18 @@ def _remove(parent: int, place: OwnedFolder, name: str, hidden: str) -> None:
         _check_content(folder, place.path)
         if hidden != name:
             name = _hide(parent, name, hidden, folder)
-        _empty(folder)
+        with os.scandir(folder) as entries:
+            found = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+        for inner, is_folder in found.items():
+            if is_folder:
+                shutil.rmtree(inner, dir_fd=folder)
+            elif inner != MARKER:
+                os.unlink(inner, dir_fd=folder)
+        if os.listdir(folder) == [MARKER]:  # last, so that a folder half removed still has it
+            os.unlink(MARKER, dir_fd=folder)
     finally:
         os.close(folder)
     os.rmdir(name, dir_fd=parent)
-
-
-def _check_content(folder: int, path: Path, levels: int = MAX_DEPTH) -> None:
-    """Raise NotOwnedError for what this project never makes, such as mounted disks."""
-    if not levels:
-        raise NotOwnedError(f"{path} is deeper than any folder of this project")
-    for name in _folders(folder):
-        inner = open_subfolder(folder, name, path / name)
-        try:
-            if os.fstat(inner).st_uid != os.getuid():
-                raise NotOwnedError(f"{path / name} belongs to another user")
-            _check_content(inner, path / name, levels - 1)
-        finally:
-            os.close(inner)
 
 
 def _hide(parent: int, name: str, hidden: str, folder: int) -> str:
@@ -300,18 +284,18 @@ def _hide(parent: int, name: str, hidden: str, folder: int) -> str:
     raise NotOwnedError(f"{name} was replaced by another process meanwhile")
 
 
-def _empty(folder: int) -> None:
-    """Remove the content of the open folder, the marker last."""
-    folders = _folders(folder)
-    for name in os.listdir(folder):
-        if name in folders:
-            shutil.rmtree(name, dir_fd=folder)
-        elif name != MARKER:
-            os.unlink(name, dir_fd=folder)
-    if os.listdir(folder) == [MARKER]:
-        os.unlink(MARKER, dir_fd=folder)
+def _check_content(folder: int, path: Path) -> None:
+    """Raise NotOwnedError for what this project never makes, such as mounted disks."""
 
+    def refuse(error: OSError) -> None:
+        raise error
 
-def _folders(folder: int) -> set[str]:
-    with os.scandir(folder) as entries:
-        return {entry.name for entry in entries if entry.is_dir(follow_symlinks=False)}
+    own = os.fstat(folder)
+    for top, _, _, inner in os.fwalk(".", onerror=refuse, dir_fd=folder):
+        status = os.fstat(inner)
+        if top.count("/") >= MAX_DEPTH:
+            raise NotOwnedError(f"{path} is deeper than any folder of this project")
+        if status.st_dev != own.st_dev:
+            raise NotOwnedError(f"another disk is mounted on {path / top}")
+        if status.st_uid != own.st_uid:
+            raise NotOwnedError(f"{path / top} belongs to another user")

@@ -14,14 +14,13 @@ import os
 import statistics
 import threading
 import time
-import uuid
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.files.atomic import dumps, make_folder, read_json, write_atomic
+from train_anywhere.files.atomic import dumps, read_json, write_with_folder
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.ranks import mappings, short
 from train_anywhere.runs.attempts import STARTED, hosts, running_job
@@ -98,13 +97,7 @@ class Live:
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
     """Replace the file atomically without a flush, and make its folder. Raises OSError."""
-    text = dumps(dict(content))
-    try:
-        write_atomic(path, text, flush=False)
-    except FileNotFoundError:
-        # create the folder only on failure: it nearly always exists, and a shared disk answers slowly
-        make_folder(path.parent)
-        write_atomic(path, text, flush=False)
+    write_with_folder(path, dumps(dict(content)), flush=False)
 
 
 SLOW_EVERY_S = 60.0
@@ -233,12 +226,6 @@ def read_id(path: Path) -> str:
     """Return the id in a request or an answer, or ""."""
     found = read_json(path).get("id")
     return found if isinstance(found, str) else ""
-
-
-def send(path: Path) -> str:
-    """Write a request with a new id, and return the id. Raises OSError."""
-    write(path, {"id": (sent := uuid.uuid4().hex)})
-    return sent
 
 
 def withdraw(path: Path, sent: Mapping[str, Any]) -> None:

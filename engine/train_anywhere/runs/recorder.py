@@ -11,15 +11,7 @@ from typing import Any
 from train_anywhere.distributed.network.addresses import node_name
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.atomic import (
-    dumps,
-    loads,
-    make_folder,
-    open_file,
-    overwrite,
-    read_text,
-    write_atomic,
-)
+from train_anywhere.files.atomic import dumps, open_file, overwrite, read_json, write_with_folder
 from train_anywhere.runs.attempts import (
     ENDS,
     KILLED,
@@ -146,13 +138,7 @@ class RunRecorder:
             return
         with suppress(OSError):
             seconds = {name: round(value, 3) for name, value in self.time_spent().items()}
-            content = dumps({"until": now(), "seconds": seconds})
-            try:
-                write_atomic(self.run.monitor / TIMES, content)
-            except FileNotFoundError:
-                # made only now: nearly always it exists, and each check costs time on a shared disk
-                make_folder(self.run.monitor)
-                write_atomic(self.run.monitor / TIMES, content)
+            write_with_folder(self.run.monitor / TIMES, dumps({"until": now(), "seconds": seconds}))
 
 
 def try_to_record_failure(recorder: RunRecorder | None, reason: str) -> None:
@@ -186,16 +172,11 @@ def report_weights(run: RunDir, topology: Topology, weights: Iterable[bytes]) ->
 
 
 def read_reports(run: RunDir) -> dict[int, dict[str, Any]]:
-    """Return the reports by rank: `host`, `launched_by` and, after training, `weights`."""
-    found = {}
-    for path in (run.path / "ranks").glob("[0-9]*.json"):
-        with suppress(OSError, ValueError, TypeError):  # an unreadable report counts as none
-            found[int(path.stem)] = dict(loads(read_text(path)))
-    return found
+    """Return the reports by rank: `host`, `launched_by` and, after training, `weights`. An unreadable report counts as none."""
+    found = {path.stem: read_json(path) for path in (run.path / "ranks").glob("[0-9]*.json")}
+    return {int(rank): report for rank, report in found.items() if report and rank.isdecimal()}
 
 
 def _record(run: RunDir, rank: int, facts: dict[str, Any]) -> None:
-    folder = run.path / "ranks"
     with suppress(OSError):  # the log has it too
-        make_folder(folder)
-        write_atomic(folder / f"{rank}.json", dumps(facts))
+        write_with_folder(run.path / "ranks" / f"{rank}.json", dumps(facts))

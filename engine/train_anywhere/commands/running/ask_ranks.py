@@ -4,9 +4,10 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
+from typing import Any, TypeVar
 
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.commands.running.job_shell import cancel, find_job, refuse_program
@@ -14,16 +15,59 @@ from train_anywhere.errors import CheckpointError, SubmitError, listed
 from train_anywhere.files.atomic import read_json
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.monitor import live
-from train_anywhere.monitor.live import Profile, operation_rows, read_profiles, write
-from train_anywhere.runs.folder import RunDir
+from train_anywhere.monitor.live import operation_rows, read_profiles
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status.find_runs import RunEntry
+
+T = TypeVar("T")
 
 POLL_S = 0.3
 
 CHECK_EVERY_S = 15.0
 """Seconds between two checks whether the run still trains; the scheduler should not be asked more often."""
+
+ANSWER_S = 45.0
+"""Seconds for the monitors of all nodes to answer: they look for requests every few seconds, and py-spy takes up to 10."""
+
+
+def ask(
+    run: RunEntry,
+    name: str,
+    request: Mapping[str, Any],
+    what: str,
+    timeout: float,
+    answer: Callable[[], T | None],
+) -> T | None:
+    """Write a request to a run, wait until `answer` returns something, and withdraw the request. None: `timeout` seconds have passed.
+
+    `name` is the file of the request, and `what` names what the run can't do if it does not train all the time.
+
+    Raises:
+        SubmitError: the run no longer trains, or its folder can't be written.
+        SchedulerError: the scheduler does not answer.
+    """
+    file = run.folder.monitor / name
+    try:
+        live.write(file, request)
+    except OSError as error:
+        why = error.strerror or error
+        raise SubmitError(
+            f"{file} can't be written ({why}), so the run can't be asked; its owner can do it."
+        ) from None
+    end = checked = time.monotonic()
+    end += timeout
+    try:
+        while time.monotonic() < end:
+            time.sleep(POLL_S)
+            if (found := answer()) is not None:
+                return found
+            if time.monotonic() - checked >= CHECK_EVERY_S:
+                checked = time.monotonic()
+                find_job(run, what)
+    finally:
+        live.withdraw(file, request)
+    return None
 
 
 def save(run: RunEntry, stop: bool, timeout: float) -> None:
@@ -33,70 +77,36 @@ def save(run: RunEntry, stop: bool, timeout: float) -> None:
         SubmitError: the run does not train or is a program, or no checkpoint is complete after `timeout` seconds.
         SchedulerError: the scheduler does not answer.
     """
+    what = "save a checkpoint"
     refuse_program(run, "which saves by itself; `jobs.py cancel` asks it to stop")
-    find_job(run, "save a checkpoint")
+    find_job(run, what)
     print(one_line(f"{run.folder.id}: waiting for its next checkpoint ..."), file=sys.stderr, flush=True)
-    print(one_line(display_path(_save(run, timeout))), flush=True)
+    saved, store = run.folder.monitor / live.SAVED, CheckpointStore(run.folder.checkpoints, "min", 1)
+    before = live.read_id(saved)
+
+    def step() -> int | None:
+        # another `save` may have replaced the request; its checkpoint is newer than this command too
+        known = read_json(saved)
+        return known["step"] if known.get("id") != before and isinstance(known.get("step"), int) else None
+
+    def find() -> Any:
+        if (least := step()) is None:
+            return None
+        return next((one.path for one in store.all() if one.step >= least), None)
+
+    path = ask(run, live.SAVE, {"id": uuid.uuid4().hex}, what, timeout, find)
+    if path is None and step() is not None:
+        raise SubmitError(
+            f"the checkpoint of step {step()} was not complete after {timeout:g} s; `jobs.py logs` shows whether its disk is full."
+        )
+    if path is None:
+        raise SubmitError(
+            f"it saved nothing within {timeout:g} s. Several ranks save after the next step that logs metrics "
+            "(trainer.log_every_n_steps), and none saves while it starts or tests: wait longer with --timeout."
+        )
+    print(one_line(display_path(path)), flush=True)
     if stop:
         print(one_line(cancel(run)))
-
-
-def _save(run: RunEntry, timeout: float) -> Path:
-    folder = run.folder.monitor
-    before, step = live.read_id(folder / live.SAVED), None
-    sent = send_request(run.folder, live.SAVE)
-    try:
-        for _ in polls(run, timeout, "save a checkpoint"):
-            answer = read_json(folder / live.SAVED)
-            # another `save` may have replaced the request; its checkpoint is newer than this command too
-            if answer.get("id") != before and isinstance(answer.get("step"), int):
-                step = answer["step"]
-                store = CheckpointStore(run.folder.checkpoints, "min", 1)
-                if found := [one.path for one in store.all() if one.step >= step]:
-                    return found[0]
-    finally:
-        live.withdraw(folder / live.SAVE, {"id": sent})
-    if step is not None:
-        raise SubmitError(
-            f"the checkpoint of step {step} was not complete after {timeout:g} s; `jobs.py logs` shows whether its disk is full."
-        )
-    raise SubmitError(
-        f"it saved nothing within {timeout:g} s. Several ranks save after the next step that logs metrics "
-        "(trainer.log_every_n_steps), and none saves while it starts or tests: wait longer with --timeout."
-    )
-
-
-def polls(run: RunEntry, timeout: float, what: str) -> Iterator[None]:
-    """Yield several times a second until `timeout` seconds have passed.
-
-    Args:
-        run: the run, which has to train all the time.
-        timeout: seconds to wait.
-        what: what the run can't do if it does not train.
-
-    Raises:
-        SubmitError: the run no longer trains.
-        SchedulerError: the scheduler does not answer.
-    """
-    end = checked = time.monotonic()
-    end += timeout
-    while time.monotonic() < end:
-        time.sleep(POLL_S)
-        yield
-        if time.monotonic() - checked >= CHECK_EVERY_S:
-            checked = time.monotonic()
-            find_job(run, what)
-
-
-def send_request(run: RunDir, name: str) -> str:
-    """Write a request to the run, and return its id. Raises SubmitError if the run folder can't be written."""
-    try:
-        return live.send(run.monitor / name)
-    except OSError as error:
-        why = error.strerror or error
-        raise SubmitError(
-            f"{run.monitor} can't be written ({why}), so the run can't be asked; its owner can do it."
-        ) from None
 
 
 def profile(run: RunEntry, steps: int, ranks: str, timeout: float) -> None:
@@ -114,44 +124,31 @@ def profile(run: RunEntry, steps: int, ranks: str, timeout: float) -> None:
     """
     refuse_program(run, "whose steps are its own; start the profiler of its framework in it")
     find_job(run, "be profiled")
-    size = max(1, run.folder.read_info().get("world_size") or 1)
-    wanted = parse_ranks(ranks, size)
+    wanted = parse_ranks(ranks, count_ranks(run))
     number = 1 + secrets.randbelow(live.MAX_NUMBER - 1)
-    file = run.folder.monitor / live.PROFILE
-    request = {"number": number, "ranks": wanted, "steps": steps}
-    try:
-        write(file, request)
-    except OSError as error:
-        raise SubmitError(
-            f"{file} can't be written ({error.strerror or error}), so the run can't be asked."
-        ) from None
     which = f"rank{'s' if len(wanted) > 1 else ''} {listed(wanted)}"
     print(one_line(f"{run.folder.id}: waiting for {steps} steps of {which} ..."), file=sys.stderr, flush=True)
-    try:
-        found = _wait(run, number, wanted, timeout)
-    finally:
-        live.withdraw(file, request)
+
+    def find() -> list[live.Profile] | None:
+        found = [one for one in read_profiles(run.folder) if one.number == number]
+        return found if {one.rank for one in found} >= {*wanted} else None
+
+    request = {"number": number, "ranks": wanted, "steps": steps}
+    if (found := ask(run, live.PROFILE, request, "be profiled", timeout, find)) is None:
+        raise SubmitError(
+            f"no profile of all these ranks within {timeout:g} s. Several ranks start after the next step that logs metrics "
+            "(trainer.log_every_n_steps); `jobs.py logs` says if a profiler failed. Wait longer with --timeout, or profile fewer steps."
+        )
     for one in found:
         print(one_line(f"rank {one.rank}, steps {one.first}-{one.last}:"))
-        print(
-            "\n".join(
-                one_line(f"  {ms:>10} ms a step  {calls:>8} calls  {name}")
-                for ms, calls, name in operation_rows(one)
-            )
-        )
+        for ms, calls, name in operation_rows(one):
+            print(one_line(f"  {ms:>10} ms a step  {calls:>8} calls  {name}"))
     print(one_line(display_path(run.folder.path / "profile")))
 
 
-def _wait(run: RunEntry, number: int, wanted: list[int], timeout: float) -> list[Profile]:
-    """Return the profiles of all ranks that were asked. Raises SubmitError, SchedulerError."""
-    for _ in polls(run, timeout, "be profiled"):
-        found = [one for one in read_profiles(run.folder) if one.number == number]
-        if {one.rank for one in found} >= set(wanted):
-            return found
-    raise SubmitError(
-        f"no profile of all these ranks within {timeout:g} s. Several ranks start after the next step that logs metrics "
-        "(trainer.log_every_n_steps); `jobs.py logs` says if a profiler failed. Wait longer with --timeout, or profile fewer steps."
-    )
+def count_ranks(run: RunEntry) -> int:
+    """Return the number of ranks of a run."""
+    return max(1, run.folder.read_info().get("world_size") or 1)
 
 
 def parse_ranks(text: str, size: int) -> list[int]:
@@ -169,28 +166,12 @@ def parse_ranks(text: str, size: int) -> list[int]:
     return sorted(numbers)
 
 
-ANSWER_S = 45.0
-"""Seconds for the monitors of all nodes to answer: they look for requests every few seconds, and py-spy takes up to 10."""
-
-
 def debug(run: RunEntry, rank: int | None) -> None:
     """Print the stacks of all ranks, or of one. Raises SubmitError, SchedulerError."""
-    find_job(run, "print its stacks")
-    info = run.folder.read_info()
-    size = max(1, info.get("world_size") or 1)
+    find_job(run, what := "print its stacks")
+    size = count_ranks(run)
     if rank is not None and rank >= size:
         raise SubmitError(f"it has no rank {rank}: its ranks are 0-{size - 1}.")
-    wanted = set(range(size)) if rank is None else {rank}
-    found = _collect(run, wanted)
-    for number in sorted(wanted & found.keys()):
-        print(f"---- {run.folder.id}: {found[number].rstrip()}\n")
-    if missing := sorted(wanted - found.keys()):
-        raise SubmitError(_explain_missing(run, missing))
-
-
-def _collect(run: RunEntry, wanted: set[int]) -> dict[int, str]:
-    """Return the stacks that the monitor processes of the nodes write, of all ranks that answer in time."""
-    monitor, found = run.folder.monitor, dict[int, str]()
     hang_minutes: object = ""
     with suppress(CheckpointError, KeyError, TypeError):
         hang_minutes = read_frozen(run.folder)["monitor"]["hang_minutes"]
@@ -199,22 +180,24 @@ def _collect(run: RunEntry, wanted: set[int]) -> dict[int, str]:
             "its ranks can't be asked: the hang watch reads the stacks, and this run has monitor.hang_minutes=null. "
             "On their node, `py-spy dump --pid PID` prints the stacks of a process; `jobs.py shell` opens a shell there."
         )
-    sent = send_request(run.folder, live.DEBUG)
-    for _ in polls(run, ANSWER_S, "print its stacks"):
-        for answer in map(read_json, monitor.glob("debug-*.json")):
+    wanted = {*range(size)} if rank is None else {rank}
+    request, found = {"id": uuid.uuid4().hex}, dict[int, str]()
+
+    def collect() -> bool | None:
+        for answer in map(read_json, run.folder.monitor.glob("debug-*.json")):
             texts = answer.get("stacks")
-            if answer.get("id") == sent and isinstance(texts, dict):
-                found |= {int(number): str(text) for number, text in texts.items() if number.isdecimal()}
-        if wanted <= found.keys():
-            break
-    return found
+            if answer.get("id") == request["id"] and isinstance(texts, dict):
+                found.update((int(number), str(text)) for number, text in texts.items() if number.isdecimal())
+        return wanted <= found.keys() or None
 
-
-def _explain_missing(run: RunEntry, ranks: list[int]) -> str:
-    hosts = listed(run.folder.read_info().get("hosts") or [])
-    named = f"rank{'s' if len(ranks) > 1 else ''} {listed(ranks)}"
-    pbs = " On PBS only the first node is asked." if run.scheduler == "pbs" else ""
-    return (
-        f"no stacks of {named} within {ANSWER_S:.0f} s (nodes: {hosts or 'not known yet'}).{pbs} A rank has none before it starts "
-        "to import a framework, nor on a node whose monitor does not run: see monitor/errors.txt in the run folder."
-    )
+    ask(run, live.DEBUG, request, what, ANSWER_S, collect)
+    for number in sorted(wanted & found.keys()):
+        print(f"---- {run.folder.id}: {found[number].rstrip()}\n")
+    if missing := sorted(wanted - found.keys()):
+        hosts = listed(run.folder.read_info().get("hosts") or [])
+        pbs = " On PBS only the first node is asked." if run.scheduler == "pbs" else ""
+        raise SubmitError(
+            f"no stacks of rank{'s' if len(missing) > 1 else ''} {listed(missing)} within {ANSWER_S:.0f} s (nodes: "
+            f"{hosts or 'not known yet'}).{pbs} A rank has none before it starts to import a framework, nor on a node whose monitor "
+            "does not run: see monitor/errors.txt in the run folder."
+        )

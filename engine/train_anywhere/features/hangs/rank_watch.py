@@ -15,13 +15,12 @@ from typing import Any
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import hosts_by_rank
 from train_anywhere.features.hangs import stacks
-from train_anywhere.features.hangs.hangs import StartupWatch
 from train_anywhere.features.hangs.supervisor import FILE, HangDetector, print_line
 from train_anywhere.files.atomic import read_json
 from train_anywhere.monitor import live
 from train_anywhere.monitor.live import write
 from train_anywhere.monitor.ranks import NodeRanks, RankStatus, short
-from train_anywhere.runs.attempts import ALLOCATION, running_job, start_of_job
+from train_anywhere.runs.attempts import start_of_job
 from train_anywhere.runs.folder import RunDir
 
 WRITES_PER_HANG = 20
@@ -42,23 +41,16 @@ class Watch:
     def __init__(
         self, run: RunDir, config: Config, host: str, environ: Mapping[str, str] = os.environ
     ) -> None:
-        monitor = config.monitor
-        assert monitor.hang_minutes is not None
-        bound = 60 * monitor.hang_minutes
         expected = hosts_by_rank(environ.get("TRAIN_HOSTS", ""))
-        nodes = len(set(expected.values()))
+        nodes, every = (
+            len(set(expected.values())),
+            60 * (config.monitor.hang_minutes or 0.0) / WRITES_PER_HANG,
+        )
         self.run, self.node = run, NodeRanks(run, host)
-        self.interval = max(min(10.0, max(self.every_seconds, bound / WRITES_PER_HANG)), nodes / WRITES_PER_S)
+        self.interval = max(min(10.0, max(self.every_seconds, every)), nodes / WRITES_PER_S)
         self.supervisor: HangDetector | None = None
         if not expected or short(expected[0]) == short(host):
-            startup = StartupWatch(expected, unwatched=unwatched_ranks(expected, host, environ))
-            end = monitor.hang == "requeue"
-            job = environ.get("SLURM_JOB_ID")
-            requeue = config.cluster.requeue and job not in (None, environ.get(ALLOCATION))
-            restart = config.cluster.retries > 0 and running_job(environ) is not None
-            self.supervisor = HangDetector(
-                self.node, startup, bound, self.interval, end, requeue, restart, environ
-            )
+            self.supervisor = HangDetector(self.node, config, self.interval, environ)
         self._start = start_of_job(environ)
         self._last_write = self._last_read = self._last_asked = 0.0
         self._handled: Any = None
@@ -109,10 +101,3 @@ class Watch:
             stacks.write(self.run.monitor, ranks, stacks.collect(ranks, self.node.place.path))
         if hang.get("end") and (left := stacks.kill(ranks)):
             print_line(f"ranks {left} of {self.node.host} can't be killed: they wait for a disk or a device.")
-
-
-def unwatched_ranks(expected: Mapping[int, str], host: str, environ: Mapping[str, str]) -> set[int]:
-    """Return ranks on nodes without a monitor process: on PBS only the first node has one."""
-    if environ.get("SLURM_JOB_ID") or not environ.get("PBS_JOBID"):
-        return set()
-    return {rank for rank, where in expected.items() if short(where) != short(host)}

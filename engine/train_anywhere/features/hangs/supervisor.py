@@ -10,6 +10,8 @@ from contextlib import suppress
 from statistics import median
 from typing import Any
 
+from train_anywhere.config.schema import Config
+from train_anywhere.distributed.discover import hosts_by_rank
 from train_anywhere.features.hangs import stacks
 from train_anywhere.features.hangs.hangs import (
     Hang,
@@ -19,9 +21,9 @@ from train_anywhere.features.hangs.hangs import (
     minority_ranks,
     ranks_by_host,
 )
-from train_anywhere.files.atomic import dumps, make_folder, read_json, write_atomic
-from train_anywhere.monitor.ranks import NodeRanks, OtherNodes, RankStatus
-from train_anywhere.runs.attempts import add_bad_node, running_job, start_of_job
+from train_anywhere.files.atomic import dumps, read_json, write_with_folder
+from train_anywhere.monitor.ranks import NodeRanks, OtherNodes, RankStatus, short
+from train_anywhere.runs.attempts import ALLOCATION, add_bad_node, running_job, start_of_job
 from train_anywhere.runs.summary import display_path, resume_command
 
 WINDOW_S, BATCHES = 10.0, 5
@@ -100,28 +102,24 @@ class HangDetector:
     """Detects missing, slow and hanging ranks, and decides what the nodes do about a hang.
 
     Args:
-        bound: seconds of silence that always count as a hang.
         every: seconds between two writes of a node.
+
+    Attributes:
+        bound: seconds of silence that always count as a hang.
         end: whether a hang ends the run.
         requeue: whether its job is then requeued.
         restart: whether the job may restart the ranks before.
     """
 
-    def __init__(
-        self,
-        node: NodeRanks,
-        startup: StartupWatch,
-        bound: float,
-        every: float,
-        end: bool,
-        requeue: bool,
-        restart: bool,
-        environ: Mapping[str, str],
-    ) -> None:
-        self.node, self.run, self.startup = node, node.run, startup
-        self.bound, self.end, self.requeue, self.restart = bound, end, requeue, restart
-        self.start = start_of_job(environ)
-        self.in_job = bool(running_job(environ))
+    def __init__(self, node: NodeRanks, config: Config, every: float, environ: Mapping[str, str]) -> None:
+        monitor, cluster, job = config.monitor, config.cluster, environ.get("SLURM_JOB_ID")
+        expected = hosts_by_rank(environ.get("TRAIN_HOSTS", ""))
+        self.node, self.run = node, node.run
+        self.startup = StartupWatch(expected, unwatched=unwatched_ranks(expected, node.host, environ))
+        self.start, self.in_job = start_of_job(environ), running_job(environ) is not None
+        self.bound, self.end = 60 * (monitor.hang_minutes or 0.0), monitor.hang == "requeue"
+        self.requeue = cluster.requeue and job not in (None, environ.get(ALLOCATION))
+        self.restart = cluster.retries > 0 and self.in_job
         self.file = self.run.monitor / FILE
         self.others = OtherNodes(self.run, node.host, every)
         self.patience = 2 * every + STACKS_S
@@ -230,9 +228,15 @@ class HangDetector:
         text = dumps(content)
         if text != self._wrote:
             with suppress(OSError):
-                make_folder(self.run.monitor)
-                write_atomic(self.file, text)
+                write_with_folder(self.file, text)
                 self._wrote = text
+
+
+def unwatched_ranks(expected: Mapping[int, str], host: str, environ: Mapping[str, str]) -> set[int]:
+    """Return ranks on nodes without a monitor process: on PBS only the first node has one."""
+    if environ.get("SLURM_JOB_ID") or not environ.get("PBS_JOBID"):
+        return set()
+    return {rank for rank, where in expected.items() if short(where) != short(host)}
 
 
 def _describe_failure(hang: Hang) -> str:

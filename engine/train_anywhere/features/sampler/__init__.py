@@ -16,8 +16,11 @@ class SampleNodes(Feature):
         return self.config.monitor.sample_seconds is not None
 
     def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
-        """Return the sampler."""
-        from train_anywhere.features.sampler.sampler import Sampler
+        """Return the sampler. Its import fails in a container without psutil."""
 
-        config, nodes = self.config.monitor, self.config.trainer.max_nodes
-        return [lambda: Sampler(run, config, nodes, host)]
+        def sampler() -> NodeService:
+            from train_anywhere.features.sampler.sampler import Sampler
+
+            return Sampler(run, self.config.monitor, self.config.trainer.max_nodes, host)
+
+        return [sampler]

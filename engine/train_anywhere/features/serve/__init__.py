@@ -13,7 +13,7 @@ from pathlib import Path
 
 from train_anywhere.features.feature import Check, Feature, NodeService
 from train_anywhere.files import with_engine
-from train_anywhere.files.atomic import dumps, make_folder, write_atomic
+from train_anywhere.files.atomic import dumps, write_with_folder
 from train_anywhere.runs.attempts import hosts, running_job
 from train_anywhere.runs.folder import RunDir
 
@@ -155,8 +155,7 @@ class Server:
     def _record(self, found: dict[str, str | None]) -> None:
         """Write the URL to a file for rank 0, which writes run.json. Disk errors are ignored."""
         with suppress(OSError):
-            make_folder(self.served.parent)
-            write_atomic(self.served, dumps(found))
+            write_with_folder(self.served, dumps(found))
 
 
 def is_first(name: str) -> bool:

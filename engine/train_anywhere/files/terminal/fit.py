@@ -4,20 +4,18 @@ import argparse
 import re
 import shutil
 import sys
+import textwrap
 from typing import TextIO
 
 CALL = r"(?:\S*/)?(?:python3?|tensorboard) "
-WORD = re.compile(rf"(\s*)(`[^`]*`\S*|'[^']*'\S*|{CALL}.*|\S+)")
-"""A gap and what must not be broken: a word, a quoted phrase, or a command up to the end of its line."""
+PHRASE = re.compile(rf"(?<!\S)(?:`[^`]*`|'[^']*'|`?{CALL}.*)")
+"""What must not be broken: a quoted phrase, or a command up to the end of its line, so that it can be copied."""
 
-COLUMN = re.compile(rf"(\s*)({CALL}.*|\S+(?: (?!{CALL})\S+)*)")
-"""A gap and a command, or words with single blanks between them, such as `val/acc 0.9`."""
+COLUMN = re.compile(rf"{CALL}.*|\S+(?: (?!{CALL})\S+)*")
+"""A command, or words with single blanks between them, such as `val/acc 0.9`."""
 
-SHELL_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|\S)+""")
-"""A word of a command, with the blanks in its quotes."""
-
-NARROW = 30
-"""Fewest columns for a description next to its key; a narrower one starts on a new line."""
+GLUE = "\0"
+"""Stands for a blank at which a line is not broken."""
 
 
 def terminal_width(stream: TextIO | None = None) -> int | None:
@@ -27,9 +25,7 @@ def terminal_width(stream: TextIO | None = None) -> int | None:
 
 
 def fit(text: str, width: int | None, column: int | None = None) -> str:
-    """Return the lines broken to at most `width` columns. Longer words stay whole.
-
-    A long command is continued after a backslash, so that it can be copied.
+    """Return the lines broken to at most `width` columns. Longer words and commands stay whole.
 
     Args:
         text: the lines, joined by newlines.
@@ -51,34 +47,17 @@ def fit_message(text: str, stream: TextIO) -> str:
 def _fit_line(line: str, width: int, column: int | None) -> str:
     start = re.match(r" *(?:- |[A-Z]\w*(?: \w+)?: +)?", line)
     column = len(start[0]) if start and column is None else column or 0
-    lines, now = [], line[:column]
-    for gap, word in _pieces(line[column:], width - column):
-        if now.strip(" -") and len(now) + len(gap) + len(word) > width:
-            lines.append(now.rstrip())
-            now = " " * (column if len(word) <= width - column else min(column, 4))
-            gap = ""
-        now += gap + (word if len(now + gap + word) <= width else _fit_command(word, width, len(now + gap)))
-    return "\n".join([*lines, now])
 
+    def glue(found: re.Match[str]) -> str:
+        if len(found[0]) <= width - column:
+            return found[0].replace(" ", GLUE)
+        return PHRASE.sub(lambda phrase: phrase[0].replace(" ", GLUE), found[0])
 
-def _pieces(line: str, room: int) -> list[tuple[str, str]]:
-    """Return what must not be broken, each after its gap: columns that fit, and words of others."""
-    pieces: list[tuple[str, str]] = []
-    for gap, text in COLUMN.findall(line):
-        pieces += [(gap, text)] if len(text) <= room else WORD.findall(gap + text)
-    return pieces
-
-
-def _fit_command(word: str, width: int, column: int) -> str:
-    """Return a command in lines that end with a backslash, and other words unchanged."""
-    if not re.match(f"`?{CALL}", word):
-        return word
-    lines = [""]
-    for part in SHELL_WORD.findall(word):
-        if lines[-1] and column + len(lines[-1]) + len(part) + 3 > width:
-            lines.append("")
-        lines[-1] += f" {part}" if lines[-1] else part
-    return f" \\\n{' ' * column}".join(lines)
+    glued = line[:column].replace(" ", GLUE) + COLUMN.sub(glue, line[column:])
+    lines = textwrap.wrap(
+        glued, width, subsequent_indent=" " * column, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(one.replace(GLUE, " ").rstrip() for one in lines)
 
 
 class FittedHelp(argparse.RawDescriptionHelpFormatter):
@@ -89,15 +68,8 @@ class FittedHelp(argparse.RawDescriptionHelpFormatter):
 
 
 def fit_page(page: str, width: int | None) -> str:
-    """Return a page of `--help` fitted to `width`. Columns continue in their last one."""
-    return page if width is None else "\n".join(_hang(line, width) for line in page.split("\n"))
-
-
-def _hang(line: str, width: int) -> str:
-    gap = re.match(r"(.*\S)  +(?=\S)(?:# )?", line)
-    if len(line) <= width or not gap:
-        return fit(line, width)
-    column = gap.end()
-    if width - column >= NARROW:
-        return fit(line, width, column)
-    return f"{gap[1]}\n{fit(' ' * 8 + line[column:], width)}"
+    """Return a page of `--help` fitted to `width`. Columns continue in their last one, at most in the middle of the line."""
+    if width is None:
+        return page
+    gaps = [(line, re.match(r".*\S  +(?=\S)(?:# )?", line)) for line in page.split("\n")]
+    return "\n".join(fit(line, width, gap and min(gap.end(), width // 2)) for line, gap in gaps)
