@@ -31,24 +31,14 @@ def test_a_server_as_long_as_the_side_process(make_run: MakeRun) -> None:
         wait_for(lambda: "tensorboard" in run.read_info())
         run.update(step=1)
         assert json.loads(run.info_file.read_text())["tensorboard"] == {"url": found[0], "tunnel": None}
-        board = psutil.Process(side.pid).children()[0]
+        board = psutil.Process(side.pid).children(recursive=True)[-1]
+        assert not [one.path for one in board.memory_maps() if "tensorflow" in one.path]
         listening = [c.laddr.ip for c in board.net_connections() if c.status == psutil.CONN_LISTEN]
         assert listening == ["127.0.0.1"]
         out, err = side.communicate(timeout=60)
     assert (out, err) == ("", "")
     wait_for(lambda: not board.is_running())
     assert "tensorboard" not in run.read_info()  # though the run still trains
-
-
-@pytest.mark.slow
-def test_a_killed_side_process_leaves_no_server(make_run: MakeRun) -> None:
-    _, run = make_run("monitor.serve=true")
-    with subprocess.Popen(command(run), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as side:
-        assert side.stdout
-        side.stdout.readline()
-        board = psutil.Process(side.pid).children()[0]
-        side.send_signal(signal.SIGKILL)
-    wait_for(lambda: not board.is_running())
 
 
 @pytest.mark.slow
@@ -153,12 +143,3 @@ def test_a_damaged_note_is_no_server(make_run: MakeRun) -> None:
     for content in ("{", "[]", "{}", "\xff"):
         run.server_file("tensorboard").write_text(content, encoding="latin-1")
         assert isinstance(run, RunDir) and "tensorboard" not in run.read_info()
-
-
-def test_the_server_needs_no_tensorflow() -> None:
-    code = (
-        "import sys, io; sys.stdin = io.StringIO(); from train_anywhere.features.serve.board import main; main(['/tmp', '127.0.0.1']);"
-        "print({'tensorflow', 'torch'} & {*sys.modules})"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.stdout.endswith("set()\n"), done.stdout + done.stderr

@@ -5,7 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
@@ -55,18 +55,13 @@ class Serve(Feature):
         if not is_first(host):
             return []
         monitor = self.config.monitor
-        address, log = monitor.serve_address or LOOPBACK, str(run.monitor / "dashboard.log")
-        programs = {
-            "TensorBoard": [f"{__name__}.board", str(run.tensorboard), address] if monitor.serve else [],
-            "dashboard": [f"{__name__}.dashboard", monitor.dashboard, address, log]
-            if monitor.dashboard
-            else [],
-        }
+        command = ["--logdir", str(run.tensorboard), "--host={address}", "--port={port}", *BOARD_OPTIONS]
+        board = shlex.join([sys.executable, "-c", BOARD, *command]) if monitor.serve else None
         where = (monitor.serve_address, self.config.cluster.site.login, host)
         return [
-            partial(Server, title, run.server_file(title.lower()), program, *where)
-            for title, program in programs.items()
-            if program
+            partial(Server, run, title, command, *where)
+            for title, command in {"TensorBoard": board, "dashboard": monitor.dashboard}.items()
+            if command
         ]
 
 
@@ -90,6 +85,15 @@ def _command_problems(command: str) -> list[str]:
     ]
 
 
+BOARD = (
+    "import sys, types; sys.modules['tensorboard.compat.notf'] = types.ModuleType('notf'); "
+    "from tensorboard.main import run_main; run_main()"
+)
+"""Starts TensorBoard. Unless that module exists, it imports TensorFlow, if installed, for its file functions."""
+
+BOARD_OPTIONS = ("--load_fast=false", "--reload_interval=10", "--reload_multifile=true")
+"""Fast loading would start another process, which could outlive this one."""
+
 LOOPBACK = "127.0.0.1"
 ANY = ("0.0.0.0", "::")
 DONE_S = 3600.0
@@ -102,8 +106,7 @@ class Server:
     """Service that starts a server, records its address, and stops it at the end of the job.
 
     Args:
-        served: file for its URL and ssh command.
-        program: module and arguments of a program that prints its port, and exits at the end of its input.
+        command: the words of a command with `{port}`, see `dashboard.py`.
         address: address to listen on; None: loopback.
 
     Raises:
@@ -111,23 +114,18 @@ class Server:
     """
 
     def __init__(
-        self,
-        title: str,
-        served: Path,
-        program: Sequence[str],
-        address: str | None,
-        login: str | None,
-        name: str,
+        self, run: RunDir, title: str, command: str, address: str | None, login: str | None, name: str
     ) -> None:
         self.every_seconds = 0.1
-        self.title, self.served, self.name = title, served, name
-        self.address, self.login = address, login
+        self.title, self.name, self.address, self.login = title, name, address, login
+        self.served = run.server_file(title.lower())
         self._record({})  # remove the URL of an earlier, killed server
         quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
-        command = [sys.executable, "-m", *program]
+        words = [command, address or LOOPBACK, str(self.served.with_suffix(".log"))]
         self.process = subprocess.Popen(
-            command, env=with_engine(), stdin=pipe, stdout=pipe, stderr=quiet, text=True
-        )
+            [sys.executable, "-m", f"{__name__}.dashboard", *words],
+            env=with_engine(), stdin=pipe, stdout=pipe, stderr=quiet, text=True,
+        )  # fmt: skip
 
     def poll(self, now: float) -> None:
         """Wait until the server prints its port, or why it has none, and record its URL."""

@@ -2,7 +2,7 @@
 
 python -m train_anywhere.features.serve.dashboard COMMAND ADDRESS LOG
 
-It prints the port once the command answers there, or why it does not, like `features/serve/board.py`.
+It prints the port once the command answers there, or why it does not.
 """
 
 import os

@@ -10,10 +10,10 @@ the copy fails, the node prints why and reads the source. See `files/node_disk.p
 import hashlib
 import json
 import os
+import shutil
 import socket
 import tarfile
 import time
-import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -30,9 +30,6 @@ from train_anywhere.files.terminal.output import Progress, show_progress
 
 THREADS = 8
 """Number of files copied at the same time: a shared disk answers single calls slowly, but many in parallel."""
-
-CHUNK = 2**20
-"""Bytes per read."""
 
 FOLDER = "data"
 
@@ -98,7 +95,8 @@ def copy(source: Path, into: Path) -> None:
             _unpack(source, into / FOLDER, advance)
         else:
             (into / FOLDER).mkdir()
-            advance(_copy_file(source, into / FOLDER / source.name))
+            shutil.copyfile(source, into / FOLDER / source.name)
+            advance(source.stat().st_size)
 
 
 def _make_copy(source: Path, disk: Path, result: FolderScan) -> FolderScan:
@@ -181,25 +179,8 @@ def _copy_files(source: Path, target: Path, advance: Progress) -> None:
     for folder in sorted({os.path.dirname(name) for name in names}):
         (target / folder).mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(THREADS) as pool:
-        for size in pool.map(lambda name: _copy_file(source / name, target / name), names):
-            advance(size)
-
-
-def _copy_file(source: Path, target: Path) -> int:
-    """Copy a file, compare the checksums of source and copy, and return its size."""
-    read = 0
-    with open(source, "rb") as file, open(target, "wb") as new:
-        while chunk := file.read(CHUNK):
-            new.write(chunk)
-            read = zlib.crc32(chunk, read)
-    written, size = 0, 0
-    with open(target, "rb") as file:
-        while chunk := file.read(CHUNK):
-            written = zlib.crc32(chunk, written)
-            size += len(chunk)
-    if written != read:
-        raise OSError(f"{target} is not what was read from {source}")
-    return size
+        for copied in pool.map(lambda name: shutil.copyfile(source / name, target / name), names):
+            advance(copied.stat().st_size)
 
 
 def _unpack(source: Path, target: Path, advance: Progress) -> None:
