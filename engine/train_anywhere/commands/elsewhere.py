@@ -29,11 +29,7 @@ def here_or_there(start: str, command: Callable[[], int]) -> int:
 
 
 def read_request(arguments: Sequence[str], *checks: Check) -> tuple[Config, list[str]]:
-    """Return the configuration of one run, and its overrides.
-
-    Raises:
-        ProjectError: lists all problems, also those that the checks find.
-    """
+    """Return the configuration of one run, and its overrides. Raises ProjectError: lists all problems, also those that the checks find."""
     refuse_deleted_folder()
     refuse_unusable_files(CONFIGS)
     line = split_flags(arguments)

@@ -69,11 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_preset(name: str, slurm: SlurmFacts, partition: str | None, host: str) -> str:
-    """Return the preset as YAML.
-
-    Raises:
-        SubmitError: Slurm reports no node with GPUs, or none in `partition`.
-    """
+    """Return the preset as YAML. Raises SubmitError: Slurm reports no node with GPUs, or none in `partition`."""
     usable = [k for k in slurm.kinds if k.partition in slurm.usable]
     found = sorted(usable, key=lambda k: -k.gpus * slurm.kinds[k])
     known = list(dict.fromkeys(k.partition for k in found))

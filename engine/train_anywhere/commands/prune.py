@@ -124,11 +124,7 @@ def repair_latest(results: Path) -> None:
 
 
 def confirm(question: str) -> bool:
-    """Ask on the terminal.
-
-    Raises:
-        SubmitError: standard input is not a terminal.
-    """
+    """Ask on the terminal. Raises SubmitError: standard input is not a terminal."""
     if not sys.stdin.isatty():
         raise SubmitError("prune asks before it deletes, and this is not a terminal: add --yes.")
     print(question, end="", flush=True)

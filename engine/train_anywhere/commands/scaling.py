@@ -253,10 +253,7 @@ def newest_runs(folder: Path) -> list[RunEntry]:
 
 
 def show(folder: Path) -> int:
-    """Print the table and write scaling.csv; return 1 if a run failed.
-
-    Raises SubmitError: the folder has no runs.
-    """
+    """Print the table and write scaling.csv; return 1 if a run failed. Raises SubmitError: the folder has no runs."""
     folder = resolve_as_typed(folder)
     runs = newest_runs(folder) if folder.parent.name == "scaling" else []
     if not runs:

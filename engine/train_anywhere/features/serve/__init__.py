@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
-from pathlib import Path
 
 from train_anywhere.features.feature import Check, Feature, NodeService
 from train_anywhere.files import with_engine

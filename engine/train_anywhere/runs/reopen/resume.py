@@ -223,11 +223,7 @@ def is_complete(run: RunDir, config: Config) -> bool:
 
 
 def completion_message(run: RunDir, config: Config) -> str:
-    """Return the message instead of training.
-
-    Raises:
-        CheckpointError: the run's config.yaml can't be read.
-    """
+    """Return the message instead of training. Raises CheckpointError: the run's config.yaml can't be read."""
     folder, before = display_path(run.path), read_frozen(run)["trainer"]
     if config.program:
         return f"{folder} is complete. To start a new run: {train_command('run.py')} -- {printable(shlex.join(config.program.command))}"
