@@ -46,7 +46,8 @@ def importing(name, *arguments, **options):
     module = found(name, *arguments, **options)
     if name == "train_anywhere.features":
         builtins.__import__ = found
-        vars(importlib.import_module(name + ".idle")).update(WARN_MINUTES={warn}, EVERY_S=0.2)
+        idle = importlib.import_module(name + ".idle")
+        idle.WARN_MINUTES, idle.IdleWatch.every_seconds = {warn}, 0.2
     return module
 
 if "train_anywhere.features.node" in sys.orig_argv:
