@@ -58,7 +58,11 @@ def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> int:
         if sweep.is_dir() and not members and not any((sweep / name).exists() for name in KEPT):
             delete(RunDir(sweep))
     for results in {folder.path.parent.parent for folder in deleted}:
-        repair_latest(results)
+        latest = results / "latest"
+        if latest.is_symlink() and not latest.exists():
+            with suppress(OSError, SubmitError):  # a new run sets it again
+                point_latest(results, None)
+                point_latest(results, find_all(results, 1)[0].folder.path)
     print(f"Deleted {len(deleted)} of {len(chosen)}.")
     return int(len(deleted) < len(chosen))
 
@@ -112,15 +116,6 @@ def size_of(folder: Path) -> int:
         with suppress(OSError):  # another process has just removed it
             size += path.lstat().st_size
     return size
-
-
-def repair_latest(results: Path) -> None:
-    """Point `results/latest` at the newest run that is left, if its run was deleted."""
-    latest = results / "latest"
-    if latest.is_symlink() and not latest.exists():
-        with suppress(OSError, SubmitError):  # a new run sets it again
-            point_latest(results, None)
-            point_latest(results, find_all(results, 1)[0].folder.path)
 
 
 def confirm(question: str) -> bool:

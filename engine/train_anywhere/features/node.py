@@ -35,10 +35,22 @@ CLOSING_S = 0.1
 
 def main(arguments: Sequence[str]) -> int:
     """Run the services of this node until the end of its job: RUN [PARENT]. Return 0."""
-    lower_priority()
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # a feature may import numpy
+    with suppress(OSError):
+        os.nice(NICE)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     parent = int(arguments[1]) if len(arguments) > 1 else os.getppid()
     run = RunDir(Path(arguments[0]))
-    run_services(make_services(run, Features.of(load_frozen(run))), lambda: wait_for_end(parent), run)
+
+    def is_over() -> bool:
+        """Wait up to `CHECK_EVERY_S`, and return whether the input or the parent has ended."""
+        if select.select([0], [], [], CHECK_EVERY_S)[0] and not os.read(0, 4096):
+            return True
+        return os.getppid() != parent
+
+    run_services(make_services(run, Features.of(load_frozen(run))), is_over, run)
     return 0
 
 
@@ -85,23 +97,6 @@ def attempt(do: Callable[[], None], run: RunDir) -> bool:
                 file.write(traceback.format_exc().encode(errors="backslashreplace"))
         return False
     return True
-
-
-def wait_for_end(parent: int) -> bool:
-    """Wait up to `CHECK_EVERY_S`, and return whether the input or the parent has ended."""
-    if select.select([0], [], [], CHECK_EVERY_S)[0] and not os.read(0, 4096):
-        return True
-    return os.getppid() != parent
-
-
-def lower_priority() -> None:
-    """Yield the CPUs to the ranks, exit quietly on SIGTERM, and ignore other signals."""
-    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # TensorBoard's writer imports numpy
-    with suppress(OSError):
-        os.nice(NICE)
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
 if __name__ == "__main__":

@@ -181,14 +181,6 @@ def _entries(source: Path) -> Iterator[tuple[Path, os.stat_result]]:
                 yield path, status
 
 
-def _is_same(status: os.stat_result, copy: Path) -> bool:
-    try:
-        there = copy.lstat()
-    except OSError:
-        return False
-    return (there.st_size, int(there.st_mtime)) == (status.st_size, int(status.st_mtime))
-
-
 def _make_parents(target: Path, name: Path) -> None:
     for part in reversed(name.parents):
         make_folder(target / part)
@@ -197,8 +189,10 @@ def _make_parents(target: Path, name: Path) -> None:
 def _copy_entry(path: Path, before: os.stat_result, target: Path, name: Path) -> bool:
     """Copy a file or an empty folder. Return False if it changes meanwhile. Raises OSError."""
     copy = target / name
-    if _is_same(before, copy):
-        return True
+    with suppress(OSError):
+        there = copy.lstat()
+        if (there.st_size, int(there.st_mtime)) == (before.st_size, int(before.st_mtime)):
+            return True
     _make_parents(target, name)
     if stat.S_ISDIR(before.st_mode):
         make_folder(copy)

@@ -108,7 +108,10 @@ def shell(run: RunEntry, node: str | None) -> NoReturn:
         local_runs.refuse_other_jobs(run, [job], "no shell was opened", "srun --overlap --pty bash --jobid")
     folder = str(run.folder.path)
     options, inside = _container(frozen, folder)
-    step = ["srun", f"--jobid={_plain_id(job)}", "--overlap", "--whole", "--mem=0", "--cpu-bind=none"]
+    # the job's own number, which a member of an array has besides 24_1
+    query = ["squeue", "--noheader", "--format=%A", f"--jobs={job}"]
+    number = next(iter(programs.query(query, queue.UNKNOWN["squeue"]).split()), job)
+    step = ["srun", f"--jobid={number}", "--overlap", "--whole", "--mem=0", "--cpu-bind=none"]
     where = ["--nodes=1", "--ntasks=1", f"--nodelist={name}", f"--chdir={folder}", "--export=ALL"]
     terminal, typed = (["--pty"], ["-i"]) if sys.stdin.isatty() else ([], [])
     command = [*step, *where, *terminal, *options, *inside, "bash", *typed]
@@ -140,12 +143,6 @@ def _container(frozen: dict[str, Any], folder: str) -> tuple[list[str], list[str
 def _section(frozen: dict[str, Any], name: str) -> dict[str, Any]:
     found = frozen.get(name)
     return found if isinstance(found, dict) else {}
-
-
-def _plain_id(job: str) -> str:
-    """Return the job's own number, which a member of an array has besides 24_1. Raises SchedulerError."""
-    command = ["squeue", "--noheader", "--format=%A", f"--jobs={job}"]
-    return next(iter(programs.query(command, queue.UNKNOWN["squeue"]).split()), job)
 
 
 def _find_node(hosts: list[str], node: str | None) -> str:

@@ -180,7 +180,14 @@ class HangDetector:
     def _end_run(self, hang: Hang, own: list[RankStatus], ranks: list[RankStatus]) -> None:
         """End the run: the other nodes read it in watch.json, and the launcher stops the rest."""
         assert self.hang
-        why = _describe_failure(hang) if stacks.is_repeated_hang(self.hangs, hang.step) else ""
+        of_program = hang.behind[0].section == "program"
+        where, without = (
+            ("its program hangs", "")
+            if of_program
+            else (f"it hangs at step {hang.step}", " without progress")
+        )
+        why = f"{where} for the {stacks.TIMES}rd time{without}, see the stack traces"
+        why = why if stacks.is_repeated_hang(self.hangs, hang.step) else ""
         end = f"the run failed: {why}." if why else self._describe_end()
         excluded = self._exclude_node(hang, bool(why))
         self.hang["end"] = self._ended = True
@@ -237,15 +244,6 @@ def unwatched_ranks(expected: Mapping[int, str], host: str, environ: Mapping[str
     if environ.get("SLURM_JOB_ID") or not environ.get("PBS_JOBID"):
         return set()
     return {rank for rank, where in expected.items() if short(where) != short(host)}
-
-
-def _describe_failure(hang: Hang) -> str:
-    """Return why a run that hangs again and again has failed."""
-    if hang.behind[0].section == "program":
-        return f"its program hangs for the {stacks.TIMES}rd time, see the stack traces"
-    return (
-        f"it hangs at step {hang.step} for the {stacks.TIMES}rd time without progress, see the stack traces"
-    )
 
 
 def _host(hang: Hang) -> str | None:

@@ -26,7 +26,7 @@ from train_anywhere.errors import DataError
 from train_anywhere.files.atomic import loads, read_text, write_atomic
 from train_anywhere.files.node_disk import Staged, hold_lock, is_archive, provide, shared_folder
 from train_anywhere.files.removal import make_owned, print_once
-from train_anywhere.files.terminal.output import Progress, show_progress
+from train_anywhere.files.terminal.output import show_progress
 
 THREADS = 8
 """Number of files copied at the same time: a shared disk answers single calls slowly, but many in parallel."""
@@ -90,9 +90,19 @@ def copy(source: Path, into: Path) -> None:
     """Copy or unpack the source into an empty folder. Raises OSError, tarfile.TarError."""
     with show_progress(f"{socket.gethostname()}: copying {source} to its own disk") as advance:
         if source.is_dir():
-            _copy_files(source, into / FOLDER, advance)
+            names = [name for name, _ in _list_files(source)]
+            for folder in sorted({os.path.dirname(name) for name in names} | {""}):
+                (into / FOLDER / folder).mkdir(parents=True, exist_ok=True)
+            with ThreadPoolExecutor(THREADS) as pool:
+                for copied in pool.map(
+                    lambda name: shutil.copyfile(source / name, into / FOLDER / name), names
+                ):
+                    advance(copied.stat().st_size)
         elif is_archive(source):
-            _unpack(source, into / FOLDER, advance)
+            with tarfile.open(source) as tar:  # the filter `data` (PEP 706): nothing outside, no devices
+                for member in tar:
+                    tar.extract(member, into / FOLDER, filter="data")
+                    advance(member.size)
         else:
             (into / FOLDER).mkdir()
             shutil.copyfile(source, into / FOLDER / source.name)
@@ -171,21 +181,3 @@ def _list_files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
             path = os.path.join(folder, name)
             if os.path.isfile(path):
                 yield os.path.relpath(path, source), os.stat(path)
-
-
-def _copy_files(source: Path, target: Path, advance: Progress) -> None:
-    names = [name for name, _ in _list_files(source)]
-    target.mkdir()
-    for folder in sorted({os.path.dirname(name) for name in names}):
-        (target / folder).mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(THREADS) as pool:
-        for copied in pool.map(lambda name: shutil.copyfile(source / name, target / name), names):
-            advance(copied.stat().st_size)
-
-
-def _unpack(source: Path, target: Path, advance: Progress) -> None:
-    """Unpack a tar file with the filter `data` (PEP 706): nothing outside, no devices."""
-    with tarfile.open(source) as tar:
-        for member in tar:
-            tar.extract(member, target, filter="data")
-            advance(member.size)

@@ -4,7 +4,6 @@ Call `protect_output()` once, at the start of a process that trains or submits. 
 Tracebacks of errors in user code have no frames of the engine; operations that take long show their progress in bytes.
 """
 
-import errno
 import io
 import os
 import re
@@ -20,9 +19,6 @@ from typing import TextIO
 
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.files.terminal.fit import fit_message
-
-OTHER = {1: 2, 2: 1}
-"""The stream on which a failure of the other one is reported."""
 
 NAMES = {1: "standard output", 2: "standard error"}
 
@@ -45,14 +41,21 @@ class _NeverFailingFile(io.FileIO):
         rest = memoryview(data).cast("B")
         size = len(rest)
         if self.mark and size:
-            rest = memoryview(self._add_marks(bytes(rest)))
+            text = bytes(rest)
+            marked = text[:-1].replace(b"\n", b"\n" + self.mark) + text[-1:]
+            rest = memoryview(self.mark + marked if self._at_line_start else marked)
+            self._at_line_start = text.endswith(b"\n")
         if self.log is not None:
             self._write_log(bytes(rest))
         while rest:
             try:
                 rest = rest[os.write(self.fileno(), rest) :]
             except OSError as error:
-                self._report(error)
+                line = f"{NAMES[self.fileno()]} can't be written ({error.strerror}); continuing without it.\n"
+                with suppress(OSError):  # both streams may be closed
+                    if not self.reported:
+                        self.reported = True
+                        os.write(3 - self.fileno(), line.encode())
                 break
         return size
 
@@ -62,21 +65,6 @@ class _NeverFailingFile(io.FileIO):
         shown = [re.sub(CONTROL, b"", re.split(ERASED, line.rstrip(b"\r"))[-1]) for line in lines]
         with suppress(OSError):  # a full disk does not end the run
             os.write(self.log or 0, b"".join(line + b"\n" for line in shown))
-
-    def _add_marks(self, data: bytes) -> bytes:
-        """Insert the mark before each line that starts in `data`."""
-        marked = data[:-1].replace(b"\n", b"\n" + self.mark) + data[-1:]
-        marked = self.mark + marked if self._at_line_start else marked
-        self._at_line_start = data.endswith(b"\n")
-        return marked
-
-    def _report(self, error: OSError) -> None:
-        if self.reported:
-            return
-        self.reported = True
-        line = f"{NAMES[self.fileno()]} can't be written ({error.strerror}); continuing without it.\n"
-        with suppress(OSError):  # both streams may be closed
-            os.write(OTHER[self.fileno()], line.encode())
 
 
 class _FittedText(io.TextIOWrapper):
@@ -90,12 +78,20 @@ class _FittedText(io.TextIOWrapper):
 
 def protect_output() -> None:
     """Make writes to `sys.stdout` and `sys.stderr` never fail."""
-    fill_closed()
-    # not yet replaced, by this function or by something that captures output
-    if sys.stdout is sys.__stdout__:
-        sys.stdout = _stream(1, sys.stdout)
-    if sys.stderr is sys.__stderr__:
-        sys.stderr = _stream(2, sys.stderr)
+    # for closed descriptors 0, 1 and 2, which the next file would get
+    while (null := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(null)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        before: TextIO | None = getattr(sys, name)
+        if before is not getattr(sys, f"__{name}__"):
+            continue  # replaced, by this function or by something that captures output
+        with suppress(OSError, ValueError, AttributeError):
+            before.flush()  # type: ignore[union-attr]
+        raw = _NeverFailingFile(number, "wb", closefd=False)
+        encoding = before.encoding if before is not None else "utf-8"
+        buffer = io.BufferedWriter(raw)  # type: ignore[type-var]
+        setattr(sys, name, _FittedText(buffer, encoding, errors="backslashreplace", line_buffering=True))
 
 
 def mark_lines(mark: str) -> None:
@@ -147,32 +143,6 @@ def output_problem() -> str | None:
         sys.stdout = None  # type: ignore[assignment]
         return f"{NAMES[1]} can't be written ({error.strerror})."
     return None
-
-
-def fill_closed() -> None:
-    """Open /dev/null for closed descriptors 0, 1 and 2, which the next file would get."""
-    for number in (0, 1, 2):
-        try:
-            os.fstat(number)
-        except OSError as error:
-            if error.errno != errno.EBADF:
-                raise
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is `number`
-
-
-def _stream(number: int, before: TextIO | None) -> TextIO:
-    """Return a text stream for a descriptor that escapes what its encoding lacks."""
-    if before is not None:
-        with suppress(OSError, ValueError):
-            before.flush()
-    encoding = before.encoding if before is not None else "utf-8"
-    raw = _NeverFailingFile(number, "wb", closefd=False)
-    return _FittedText(
-        io.BufferedWriter(raw),  # type: ignore[type-var]
-        encoding,
-        errors="backslashreplace",
-        line_buffering=True,
-    )
 
 
 LINE_INTERVAL_S = 10.0
