@@ -1,13 +1,12 @@
 """`make new-task` in a copy of the project writes only new files, whose test passes."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tools.testing.projects import commit
+from tools.testing.projects import copy_project
 from train_anywhere.files import ROOT
 
 pytestmark = pytest.mark.git
@@ -30,26 +29,7 @@ def run(project: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    copied = tmp_path_factory.mktemp("fork") / "project"
-    for top in (
-        "src",
-        "slurm",
-        "hydra_plugins",
-        "configs",
-        "engine/train_anywhere",
-        "tests",
-        "tools",
-        "Makefile",
-        "conftest.py",
-        "pyproject.toml",
-        ".gitignore",
-    ):
-        source = ROOT / top
-        if source.is_dir():
-            shutil.copytree(source, copied / top, ignore=shutil.ignore_patterns("__pycache__", "local"))
-        else:
-            shutil.copy(source, copied / top)
-    commit(copied)
+    copied = copy_project(tmp_path_factory.mktemp("fork"))
     made = run(copied, "make", "new-task", "NAME=mine_own", f"PYTHON={sys.executable}")
     assert made.returncode == 0, made.stderr
     assert "python src/train.py experiment=mine_own" in made.stdout
