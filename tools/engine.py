@@ -8,7 +8,6 @@ SOURCE: a folder with the engine or with a project that has one, an sdist (.tar.
 Exit codes: 0 done, 1 done with conflicts, 2 refused (nothing was written).
 """
 
-import ctypes
 import gzip
 import hashlib
 import io
@@ -51,10 +50,7 @@ RENDERER = "tools/project.py"
 """Program of a template that writes the files of a project."""
 
 OLD = Path(".engine-old")
-"""Engine that an update replaces, where the system can't exchange two folders."""
-
-AT_FDCWD, RENAME_EXCHANGE = -100, 2
-"""Constants of renameat2(2)."""
+"""Engine that an update replaces."""
 
 SUMS = "CHECKSUMS"
 """File of an engine with the SHA-256 of its files, to find edited ones."""
@@ -134,7 +130,7 @@ def update(source: str) -> int:
 
 
 def update_folder(source: str, scratch: Path) -> int:
-    """Replace engine/ in one step."""
+    """Replace engine/. A killed update is undone by the next call."""
     if edited := edited_files(Path("engine")):
         raise Refusal(
             f"these files of engine/ were edited: {', '.join(edited)}. Undo the edits (git checkout), move them to files outside "
@@ -152,7 +148,9 @@ def update_folder(source: str, scratch: Path) -> int:
         )
     old, changes = ((folder / "CHANGELOG.md").read_text() for folder in (Path("engine"), new_engine))
     merge = Merge(Path("engine"), new_engine, scratch)
-    exchange(new_engine)
+    os.rename("engine", OLD)  # `recover` undoes it
+    os.rename(new_engine, "engine")
+    shutil.rmtree(OLD, ignore_errors=True)
     print_changes(before, after, changes, old)
     return merge.finish(after)
 
@@ -262,15 +260,6 @@ def make_wheel(_: str) -> None:
         for path in build(sources, scratch / "built"):
             Path("dist").mkdir(exist_ok=True)
             print(shutil.copy(path, "dist"))
-
-
-def exchange(new: Path) -> None:
-    """Replace engine/ by `new` in one step, or, if the system can't do that, in two that `recover` undoes."""
-    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)  # Linux
-    if not renameat2 or renameat2(AT_FDCWD, os.fsencode(new), AT_FDCWD, b"engine", RENAME_EXCHANGE):
-        os.rename("engine", OLD)
-        os.rename(new, "engine")
-        shutil.rmtree(OLD, ignore_errors=True)
 
 
 def recover() -> None:

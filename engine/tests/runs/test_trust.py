@@ -1,35 +1,18 @@
 """Code of a run folder does not run before the user trusts it."""
 
-import shutil
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 
+from engine.tests.runs.test_reach import Make, Train, handed_over, resume
 from train_anywhere.commands import jobs
-from train_anywhere.config.command.compose import compose
-from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError
-from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.resume import load_saved_overrides, merge_resumed
+from train_anywhere.runs.reopen.resume import load_saved_overrides
 from train_anywhere.runs.reopen.trust import find_code, refuse_foreign_script, remember_script
 
-Make = Callable[..., tuple[Config, RunDir]]
-Train = Callable[..., "CompletedProcess[str]"]
-
 SETUP = 'cluster.setup=["touch /tmp/x"]'
-
-
-def copied(run: RunDir) -> RunDir:
-    """The run folder that a colleague hands over."""
-    return RunDir(Path(shutil.copytree(run.path, run.path.with_name("handed-over"))))
-
-
-def resume(run: RunDir, *typed: str) -> dict[str, object]:
-    """Return the resumed configuration as src/train.py makes it."""
-    overrides = [*load_saved_overrides([f"resume={run.path}", *typed]), f"resume={run.path}", *typed]
-    return merge_resumed(compose(overrides), run, overrides)
 
 
 def test_one_s_own_run_is_not_asked_for(make_run: Make) -> None:
@@ -38,7 +21,7 @@ def test_one_s_own_run_is_not_asked_for(make_run: Make) -> None:
 
 
 def test_a_foreign_run_is_shown_and_refused(make_run: Make) -> None:
-    run = copied(make_run("cluster=slurm", SETUP, "container=apptainer", "container.image=a.sif")[1])
+    run = handed_over(make_run("cluster=slurm", SETUP, "container=apptainer", "container.image=a.sif")[1])
     with pytest.raises(ConfigError) as refused:
         resume(run)
     assert sorted(refused.value.problems) == sorted(
@@ -52,13 +35,13 @@ def test_a_foreign_run_is_shown_and_refused(make_run: Make) -> None:
 
 
 def test_a_foreign_run_of_the_project_s_own_presets_is_not_asked_for(make_run: Make) -> None:
-    run = copied(make_run("cluster=technion", "cluster.modules=[]")[1])
+    run = handed_over(make_run("cluster=technion", "cluster.modules=[]")[1])
     resume(run)
     resume(run, "cluster=slurm", SETUP)
 
 
 def test_code_for_another_cluster_is_refused_if_it_would_run(make_run: Make) -> None:
-    run = copied(make_run(SETUP)[1])
+    run = handed_over(make_run(SETUP)[1])
     resume(run)
     with pytest.raises(ConfigError, match="touch /tmp/x"):
         resume(run, "cluster=slurm")
@@ -76,7 +59,7 @@ def test_code_for_another_cluster_is_refused_if_it_would_run(make_run: Make) -> 
 def test_a_foreign_run_does_not_speak_for_the_user(
     make_run: Make, lines: Sequence[str], typed: Sequence[str]
 ) -> None:
-    run = copied(make_run("cluster=slurm", SETUP)[1])
+    run = handed_over(make_run("cluster=slurm", SETUP)[1])
     run.overrides.write_text("cluster=slurm\n" + "\n".join(lines))
     with pytest.raises(ConfigError, match=r"add trust=true"):
         resume(run, *typed)
@@ -118,8 +101,6 @@ def test_a_sweep_of_a_resumed_run_is_refused(make_run: Make) -> None:
 
 
 def test_a_record_that_others_can_write_is_not_believed(make_run: Make, tmp_path: Path) -> None:
-    import os
-
     os.environ["XDG_STATE_HOME"] = str(tmp_path / "state")
     _, run = make_run("cluster=slurm", SETUP)
     record = tmp_path / "state" / "train-anywhere" / "trusted"
@@ -153,9 +134,7 @@ def test_only_one_s_own_script_is_submitted_again(tmp_path: Path) -> None:
 def test_the_command_refuses_before_it_asks_the_scheduler(
     make_run: Make, train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import os
-
-    run = copied(make_run("cluster=slurm", SETUP)[1])
+    run = handed_over(make_run("cluster=slurm", SETUP)[1])
     before = sorted(run.path.rglob("*"))
     (tmp_path / "bin").mkdir()
     for name in ("sbatch", "squeue", "scontrol", "sinfo", "sacct"):
@@ -183,7 +162,7 @@ def test_the_command_refuses_before_it_asks_the_scheduler(
 
 def test_an_argument_of_the_trainer_that_may_reach_outside_is_refused(make_run: Make) -> None:
     words = ("+trainer.extra.benchmark=true", "+trainer.extra.profiler=simple")
-    run = copied(make_run(*words)[1])
+    run = handed_over(make_run(*words)[1])
     with pytest.raises(ConfigError) as refused:
         resume(run)
     assert len(refused.value.problems) == 1 and "trainer.extra.profiler='simple'" in str(refused.value)
