@@ -9,10 +9,8 @@ idle        `monitor.idle`: reports GPUs that do nothing, or ends the run
 serve       `monitor.serve`, `monitor.dashboard`: TensorBoard and a dashboard on the first node
 interval    `checkpoint.interval` and `every_n_*`: checkpoints within an epoch
 nan_watch   `trainer.detect_nan`: reports a loss of nan or inf
-bad_nodes   excludes nodes that failed twice when the job is requeued
-after       `after=RUN`: starts when another run is complete
-chain       `cluster.chain`: several jobs in a row
-restarts    `cluster.retries`, elastic jobs: restarts the ranks in the same job
+queue       `after=RUN`: starts when another run is complete; `cluster.chain`: several jobs in a row
+restarts    `cluster.retries`, elastic jobs: restarts the ranks in the same job; names nodes that failed twice
 
 `Feature` has a method for everything that a feature can add. A project lists its own features under `features:` in
 configs/train.yaml: docs/how-to/add-a-feature.md. Other packages call features through this module and never import one by name.
@@ -52,9 +50,7 @@ BUILT_IN = {
     "serve": "serve.Serve",
     "interval": "observers.CheckpointInterval",
     "nan_watch": "observers.ReportNan",
-    "bad_nodes": "restarts.BadNodes",
-    "after": "restarts.After",
-    "chain": "restarts.Chain",
+    "queue": "restarts.Queue",
     "restarts": "restarts.Restarts",
 }
 """Modules and classes by name, in the order in which they start; they end in the reverse one. The last starts after the project's."""

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import hosts_by_rank
 from train_anywhere.errors import listed
 from train_anywhere.features.feature import Check, Feature, NodeService
@@ -30,52 +29,38 @@ WATCHERS = 3
 """Number of nodes with a `ScriptWatch`: the second of the job and the next ones, each waiting longer, in case that one is lost too."""
 
 
-class After(Feature):
-    """Let a job wait for another run or sweep: see `slurm/status/dependency.py`."""
+class Queue(Feature):
+    """Wait for another run, `after=RUN`, and queue several jobs in a row, `cluster.chain`: see `slurm/status/dependency.py`."""
 
     def is_on(self) -> bool:
-        """Return whether the job waits for another run."""
-        return self.config.after is not None
+        """Return whether the job waits for another run, or is the first of a chain."""
+        return self.config.after is not None or self.config.cluster.chain > 1
 
     def check(self, stage: Check, members: int) -> list[str]:
-        """Return a message where there is no queue to wait in."""
-        messages = {
-            "here": "after=RUN makes a job wait in a queue, and this machine has none; name a cluster with cluster=..., or leave "
-            "after= out.",
-            "allocation": "after= makes a job wait in the queue, but this allocation has already started; leave it out, or leave the "
-            "allocation.",
-        }
-        return [messages[stage]] if stage in messages else []
-
-
-class Chain(Feature):
-    """Submit several jobs in a row that continue one run: `slurm/scheduler/client.py`."""
-
-    def is_on(self) -> bool:
-        """Return whether `cluster.chain` is above 1."""
-        return self.config.cluster.chain > 1
-
-    def check(self, stage: Check, members: int) -> list[str]:
-        """Return a message for a sweep: a job array can't be chained."""
-        if members == 1 or stage != "job":
-            return []
-        return [
-            f"cluster.chain={self.config.cluster.chain} works for a single run, not for a sweep; use cluster.chain=1."
-        ]
-
-
-def may_restart(config: Config) -> bool:
-    """Return whether a job has `cluster.retries`, or is elastic with `cluster.no_kill`."""
-    fewest, most = config.trainer.node_range
-    return bool(config.cluster.retries) or (fewest < most and config.cluster.no_kill)
+        """Return a message where there is no queue to wait in, and for a chain of a sweep."""
+        chain, problems = self.config.cluster.chain, list[str]()
+        if self.config.after is not None and stage == "here":
+            problems.append(
+                "after=RUN makes a job wait in a queue, and this machine has none; name a cluster with cluster=..., or leave after= out."
+            )
+        if self.config.after is not None and stage == "allocation":
+            problems.append(
+                "after= makes a job wait in the queue, but this allocation has already started; leave it out, or leave the allocation."
+            )
+        if chain > 1 and members > 1 and stage == "job":
+            problems.append(
+                f"cluster.chain={chain} works for a single run, not for a sweep; use cluster.chain=1."
+            )
+        return problems
 
 
 class Restarts(Feature):
-    """Restart the ranks in the same job, as `job/restart.py` decides."""
+    """Restart the ranks in the same job, as `job/restart.py` decides, without the nodes of `runs/attempts.py` that failed twice."""
 
     def is_on(self) -> bool:
-        """Return whether the ranks may be restarted."""
-        return may_restart(self.config)
+        """Return whether a job has `cluster.retries`, or is elastic with `cluster.no_kill`."""
+        fewest, most = self.config.trainer.node_range
+        return bool(self.config.cluster.retries) or (fewest < most and self.config.cluster.no_kill)
 
     def rows(self, run: RunDir, info: Mapping[str, Any]) -> Mapping[str, str]:
         """Return the seconds of each part of the last restarts."""
@@ -85,6 +70,17 @@ class Restarts(Feature):
         parts = [_describe(*pair) for pair in again[-SHOWN:]]
         more = ["the last ones"] * (len(again) > SHOWN)
         return {"Restarts": f"{len(again)}: {'; '.join([*more, *parts])}"} if again else {}
+
+    def verdicts(self, facts: Any) -> list[str]:
+        """Return a sentence with the excluded nodes, if any."""
+        nodes = read_bad_nodes(facts.run) if facts.run else []
+        if not nodes:
+            return []
+        names, verb = listed(nodes), "is" if len(nodes) == 1 else "are"
+        return [
+            f"{names} failed more than once and {verb} excluded: report this to the site, and meanwhile use "
+            f"cluster.exclude={','.join(nodes)}."
+        ]
 
     def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
         """Return the watch of the batch script, on nodes 2 to 4 of a job with `no_kill`."""
@@ -105,26 +101,6 @@ def _describe(failed: Mapping[str, float], attempt: Mapping[str, Any]) -> str:
         known |= {"start": spent.get("before", 0.0) + spent.get("start", 0.0), "first step": first}
     where = f"step {attempt['from_step']}: " if "from_step" in attempt else ""
     return where + listed(f"{name} {seconds:.1f} s" for name, seconds in known.items())
-
-
-class BadNodes(Feature):
-    """Exclude nodes that failed twice from the next requeue, see `runs/attempts.py`."""
-
-    def is_on(self) -> bool:
-        """Return whether a bad node can be detected: several nodes, and ranks that may restart."""
-        detects = may_restart(self.config) or self.config.monitor.hang == "requeue"
-        return detects and self.config.trainer.max_nodes > 1
-
-    def verdicts(self, facts: Any) -> list[str]:
-        """Return a sentence with the excluded nodes, if any."""
-        nodes = read_bad_nodes(facts.run) if facts.run else []
-        if not nodes:
-            return []
-        names, verb = listed(nodes), "is" if len(nodes) == 1 else "are"
-        return [
-            f"{names} failed more than once and {verb} excluded: report this to the site, and meanwhile use "
-            f"cluster.exclude={','.join(nodes)}."
-        ]
 
 
 class ScriptWatch(NodeService):
