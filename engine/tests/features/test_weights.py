@@ -67,19 +67,15 @@ def test_fetching_keeps_the_login_at_the_hub(make_config: Any, monkeypatch: pyte
     assert not OFFLINE.keys() & environ.keys()
 
 
-def run(program: str, *words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
-    command = [
-        sys.executable,
-        *(("-m", "train_anywhere", program) if program == "fetch" else (f"src/{program}",)),
-        *words,
-    ]
+def run(*words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "train_anywhere", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **environ}
     return subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False, timeout=300
     )
 
 
-def test_a_job_without_network_runs_after_a_fetch(tmp_path: Path) -> None:
+def test_a_job_without_network_runs_after_a_fetch(train: Any, tmp_path: Path) -> None:
     import torch
 
     hub, gone = tmp_path / "hub", tmp_path / "gone"
@@ -93,7 +89,7 @@ def test_a_job_without_network_runs_after_a_fetch(tmp_path: Path) -> None:
         f"paths.results={tmp_path / 'r'}",
     )
     offline = {"HUB": str(gone), "HF_HUB_OFFLINE": "1"}  # a network that refuses
-    refused = run("train.py", *words, **offline)
+    refused = train(*words, env=offline)
     assert refused.returncode == 1
     assert "Traceback" not in refused.stderr
     assert "Type on a login node, which has internet: python -m train_anywhere fetch" in refused.stderr
@@ -102,7 +98,7 @@ def test_a_job_without_network_runs_after_a_fetch(tmp_path: Path) -> None:
     fetched = run("fetch", *words, HUB=str(hub))
     assert fetched.returncode == 0, fetched.stderr
     assert [p.name for p in (tmp_path / "cache").rglob("*.pt")] == ["weights.pt"]
-    done = run("train.py", *words, **offline)
+    done = train(*words, env=offline)
     assert done.returncode == 0, done.stderr
 
 
