@@ -11,7 +11,7 @@ from typing import Any
 
 from train_anywhere.config.paths import is_run_name
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.atomic import dumps, link_atomic, loads, read_text, write_or_overwrite
+from train_anywhere.files.atomic import dumps, link_atomic, loads, read_json, read_text, write_or_overwrite
 from train_anywhere.files.removal import (
     OwnedFolder,
     hidden_name,
@@ -157,12 +157,8 @@ class RunDir:
         """Add the addresses of the servers of a running run, from their files."""
         for kind in SERVER_KEYS:
             content.pop(kind, None)
-            if content.get("state") != "running":
-                continue
-            with suppress(OSError, ValueError):
-                served = loads(read_text(self.server_file(kind)))
-                if served and isinstance(served, dict):
-                    content[kind] = served
+            if content.get("state") == "running" and (served := read_json(self.server_file(kind))):
+                content[kind] = served
         return content
 
 
@@ -348,9 +344,7 @@ def open_run(path: str | Path) -> RunDir:
         raise CheckpointError(
             f"{path} is not a run folder (it has no config.yaml); name one like {example_run(folder)}."
         )
-    with suppress(OSError, ValueError):  # what reads run.json reports its damage
-        info = loads(read_text(folder / "run.json"))
-        _refuse_other_format(folder, info if isinstance(info, dict) else {})
+    _refuse_other_format(folder, read_json(folder / "run.json"))  # what reads run.json reports its damage
     return RunDir(folder)
 
 

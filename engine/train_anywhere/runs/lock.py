@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from train_anywhere.distributed import programs
 from train_anywhere.errors import CheckpointError, SchedulerError
-from train_anywhere.files.atomic import claim, loads, read_text, replace
+from train_anywhere.files.atomic import claim, read_json, replace
 from train_anywhere.files.removal import remove_file
 from train_anywhere.runs.attempts import job_name
 from train_anywhere.runs.folder import RunDir
@@ -133,12 +133,8 @@ def identity(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
 
 def read_holder(path: Path) -> dict[str, Any] | None:
     """Return the identity of the lock's holder, if it is written."""
-    try:
-        holder = loads(read_text(path))
-    except (OSError, ValueError):
-        return None
-    known = identity({})
-    valid = isinstance(holder, dict) and all(type(holder.get(name)) is type(known[name]) for name in known)
+    holder, known = read_json(path), identity({})
+    valid = all(type(holder.get(name)) is type(value) for name, value in known.items())
     return holder if valid else None
 
 
@@ -196,12 +192,10 @@ def read_job_states(job: str) -> list[str] | None:
 
 def watch_heartbeat(path: Path) -> bool:
     """Return whether the lock's modification time changes within `STALE_AFTER_S`."""
-    try:
+    with suppress(FileNotFoundError):
         before, end = path.stat().st_mtime_ns, time.monotonic() + STALE_AFTER_S
         while time.monotonic() < end:
             time.sleep(0.5)
             if path.stat().st_mtime_ns != before:
                 return True
-    except FileNotFoundError:
-        pass
     return False

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from train_anywhere.config.paths import expand, resolve_node_path
 from train_anywhere.errors import DataError
-from train_anywhere.files.atomic import loads, read_text, write_atomic
+from train_anywhere.files.atomic import read_json, write_atomic
 from train_anywhere.files.node_disk import Staged, hold_lock, is_archive, provide, shared_folder
 from train_anywhere.files.removal import make_owned, print_once
 from train_anywhere.files.terminal.output import show_progress
@@ -149,8 +149,8 @@ def _staged_path(source: Path, disk: Path, result: FolderScan) -> Path:
 
 def _read_record(record: Path, start: str) -> FolderScan | None:
     """Return the scan by another process of the same start, if there is one."""
-    with suppress(OSError, ValueError, TypeError):
-        result = FolderScan(**loads(read_text(record)))
+    with suppress(TypeError):
+        result = FolderScan(**read_json(record))
         if result.start == start and isinstance(result.name, str | None):
             return result
     return None

@@ -20,7 +20,7 @@ from train_anywhere.config.load import FOLDERS, to_tree
 from train_anywhere.config.paths import expand, make_absolute
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError
-from train_anywhere.files.atomic import open_file, read_text
+from train_anywhere.files.atomic import open_file, try_read
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import split_overrides
 from train_anywhere.runs.summary import resume_command
@@ -176,9 +176,8 @@ def is_trusted(folder: Path, flat: Mapping[str, Any]) -> bool:
 def remember_values(folder: Path, flat: Mapping[str, Any]) -> None:
     """Record that this user has run the values of a configuration as {'model.name': 'mlp', ...}."""
     _add(_digest(folder, k, flat[k]) for k in find_outward_values(flat))
-    with suppress(OSError, ValueError):
-        lines = split_overrides(read_text(folder / "overrides.txt"))
-        _add(_digest(folder, "overrides.txt", line) for line in filter(RESOLVER.search, lines))
+    lines = split_overrides(try_read(folder / "overrides.txt"))
+    _add(_digest(folder, "overrides.txt", line) for line in filter(RESOLVER.search, lines))
 
 
 def record(path: Path, key: str, value: object) -> None:
