@@ -4,11 +4,9 @@ import csv
 import math
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from train_anywhere.commands import plot as plotting
 from train_anywhere.commands.jobs import main
 
 
@@ -70,42 +68,6 @@ def test_a_figure(results: Path, capsys: pytest.CaptureFixture[str], kind: str) 
         assert code == 0 and out.stat().st_size > 1000
     else:
         assert code == 2 and "pip install matplotlib" in capsys.readouterr().err and not out.exists()
-
-
-NAN, LINE = float("nan"), [(1.0, 0.5), (2.0, 0.6)]
-
-ODD = {
-    "one point": {"a": LINE[:1]},
-    "nan": {"a": [(1.0, NAN), *LINE]},
-    "only nan": {"a": [(1.0, NAN)]},
-    "huge": {"a": [(1.0, 1e308), (2.0, -1e308)]},
-    "mathematics": {"name=$x^$": LINE, "b_{": LINE},
-    "long": {"x" * 5000: LINE, "y" * 5000: LINE},
-    "right to left": {"مرحبا": LINE, "<b>": LINE},
-    "31": {f"lr={n}": LINE for n in range(31)},
-}
-"""Curves, as `draw` gets them."""
-
-
-@pytest.mark.filterwarnings("ignore:Glyph")
-@pytest.mark.parametrize("kind", ODD)
-def test_odd_curves(tmp_path: Path, kind: str) -> None:
-    matplotlib = pytest.importorskip("matplotlib")
-    shown: list[tuple[str, int]] = []
-    saved = matplotlib.figure.Figure.savefig
-    with pytest.MonkeyPatch.context() as patch:
-
-        def save(self: Any, *given: Any, **options: Any) -> None:
-            shown.append((self.axes[0].lines[0].get_marker(), bool(self.axes[0].get_legend())))
-            saved(self, *given, **options)
-
-        patch.setattr(matplotlib.figure.Figure, "savefig", save)
-        lines = {name: plotting.average_steps([line]) for name, line in ODD[kind].items()}
-        plotting.draw(lines, "val/acc_$x", tmp_path / "fig.svg")
-    marker, legends = shown[0]
-    assert (marker == ".") == (len(next(iter(ODD[kind].values()))) == 1)
-    assert legends == (1 < len(ODD[kind]) <= plotting.MOST_NAMED)
-    assert max(map(len, (tmp_path / "fig.svg").read_text().splitlines())) < 5000
 
 
 def test_a_metric_that_only_some_runs_have(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
