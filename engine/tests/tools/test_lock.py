@@ -12,7 +12,7 @@ from shutil import which
 import pytest
 from packaging.requirements import Requirement
 
-from engine.tests.tools.test_environment import project  # noqa: F401 - a fixture
+from engine.tests.tools.test_setup import project  # noqa: F401 - a fixture
 from tools.environment import normalize, pins
 from tools.lock import LISTS, LOCKS, header
 
