@@ -21,7 +21,7 @@ def test_a_line_breaks_between_words_below_its_start() -> None:
 
 
 def test_commands_and_quoted_phrases_stay_whole() -> None:
-    assert fit(f"Next:          {COMMAND}", 70, 15) == f"Next:          {COMMAND}"
+    assert fit(f"Next:          {COMMAND}", 70, 15) == f"Next:\n    {COMMAND}"
     assert fit(f"It is complete. Next: {COMMAND}", 50).endswith(f"\n{COMMAND}")
     assert fit(f"use `{COMMAND}`.", 50) == f"use\n`{COMMAND}`."
     assert fit("say `a b` again", 9) == "say `a b`\nagain"
@@ -37,7 +37,7 @@ def test_text_after_a_gap_continues_below_it() -> None:
     page = "  key: 1  # one two three four five six seven"
     assert fit_page(page, 44) == f"  key: 1  # one two three four five six\n{' ' * 12}seven"
     page = "    python src/jobs.py resubmit [RUN]  submit it again in the same folder"
-    assert fit_page(page, 60).splitlines() == [page[:55], f"{' ' * 30}{page[56:]}"]
+    assert fit_page(page, 60).splitlines() == [page[:57], f"{' ' * 30}{page[58:]}"]
 
 
 @pytest.mark.new_process

@@ -11,7 +11,7 @@ from typing import Any
 from train_anywhere.distributed.network.addresses import node_name
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.atomic import dumps, open_file, overwrite, read_json, write_with_folder
+from train_anywhere.files.atomic import dumps, loads, open_file, overwrite, read_text, write_with_folder
 from train_anywhere.runs.attempts import (
     ENDS,
     KILLED,
@@ -172,9 +172,12 @@ def report_weights(run: RunDir, topology: Topology, weights: Iterable[bytes]) ->
 
 
 def read_reports(run: RunDir) -> dict[int, dict[str, Any]]:
-    """Return the reports by rank: `host`, `launched_by` and, after training, `weights`. An unreadable report counts as none."""
-    found = {path.stem: read_json(path) for path in (run.path / "ranks").glob("[0-9]*.json")}
-    return {int(rank): report for rank, report in found.items() if report and rank.isdecimal()}
+    """Return the reports by rank: `host`, `launched_by` and, after training, `weights`."""
+    found = {}
+    for path in (run.path / "ranks").glob("[0-9]*.json"):
+        with suppress(OSError, ValueError, TypeError):  # an unreadable report counts as none
+            found[int(path.stem)] = dict(loads(read_text(path)))
+    return found
 
 
 def _record(run: RunDir, rank: int, facts: dict[str, Any]) -> None:

@@ -53,11 +53,20 @@ def _fit_line(line: str, width: int, column: int | None) -> str:
             return found[0].replace(" ", GLUE)
         return PHRASE.sub(lambda phrase: phrase[0].replace(" ", GLUE), found[0])
 
-    glued = line[:column].replace(" ", GLUE) + COLUMN.sub(glue, line[column:])
-    lines = textwrap.wrap(
-        glued, width, subsequent_indent=" " * column, break_long_words=False, break_on_hyphens=False
+    start, body = line[:column], COLUMN.sub(glue, line[column:])
+    longest = max(map(len, body.split()), default=0)
+    lines = []
+    if start.strip(" -") and column + longest > width:  # such as a command, which gets lines of its own
+        lines, start = [start.rstrip()], " " * 4
+    lines += textwrap.wrap(
+        body,
+        width,
+        initial_indent=start,
+        subsequent_indent=" " * len(start),
+        break_long_words=False,
+        break_on_hyphens=False,
     )
-    return "\n".join(one.replace(GLUE, " ").rstrip() for one in lines)
+    return "\n".join(lines).replace(GLUE, " ")
 
 
 class FittedHelp(argparse.RawDescriptionHelpFormatter):
@@ -71,5 +80,10 @@ def fit_page(page: str, width: int | None) -> str:
     """Return a page of `--help` fitted to `width`. Columns continue in their last one, at most in the middle of the line."""
     if width is None:
         return page
-    gaps = [(line, re.match(r".*\S  +(?=\S)(?:# )?", line)) for line in page.split("\n")]
-    return "\n".join(fit(line, width, gap and min(gap.end(), width // 2)) for line, gap in gaps)
+    lines = []
+    for line in page.split("\n"):
+        gap = re.match(r".*\S  +(?=\S)(?:# )?", line)
+        longest = max(map(len, line[gap.end() :].split())) if gap else 0
+        column = gap and min(gap.end(), width // 2, max(8, width - longest))
+        lines.append(fit(line, width, column))
+    return "\n".join(lines)
