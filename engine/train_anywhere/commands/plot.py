@@ -44,43 +44,41 @@ def plot(found: Sequence[RunEntry], metric: str, out: str, over: str | None = No
     if path.exists() or not path.parent.is_dir():
         raise SubmitError(f"--out {out} exists already, or its folder does not exist; name another file.")
     found = [*{run.folder: run for run in found}.values()]
-    columns = {run.folder: curves(run.folder.metrics_csv) for run in found}
-    keys = dict(zip(columns, differing_keys(found, over), strict=True))
-    labels = {
-        folder: " ".join(f"{key}={value}" for key, value in keys[folder].items() if value)
-        for folder in columns
-        if metric in columns[folder]
-    }
-    if not labels:
-        names = sorted({name for known in columns.values() for name in known})
+    keys, groups = differing_keys(found, over), dict[tuple[str, ...], list[Series]]()
+    columns = [curves(run.folder.metrics_csv) for run in found]
+    for run, typed, known in zip(found, keys, columns, strict=True):
+        if metric in known:
+            group = (*typed.values(), *([] if over else [run.folder.id]))
+            groups.setdefault(group, []).append(known[metric])
+    if not groups:
+        names = sorted({name for known in columns for name in known})
         raise SubmitError(f"no run has the metric {metric}{did_you_mean(metric, names)}")
-    if not over and len({*labels.values()} - {""}) < len(labels):
-        labels = {folder: folder.id for folder in labels}
-    lines, heads = dict[str, Points](), dict[str, list[str]]()
-    for folder, label in labels.items():
-        heads[label] = [*keys[folder].values(), *([] if over else [folder.id])]
-        lines[label] = average_steps([columns[f][metric] for f in labels if labels[f] == label])
+    lines = {group: average_steps(series) for group, series in groups.items()}
     if values:
-        titles = [*keys[folder], *(["step", metric, "spread", "runs"] if over else ["run", "step", metric])]
+        titles = [*keys[0], *(["step", metric, "spread", "runs"] if over else ["run", "step", metric])]
         rows = [
-            [*heads[label], f"{step:g}", *(point if over else point[:1])]
-            for label, points in lines.items()
+            [*group, f"{step:g}", *(point if over else point[:1])]
+            for group, points in lines.items()
             for step, point in points.items()
         ]
         with path.open("w", newline="") as file:
             csv.writer(file).writerows([titles, *rows])
     else:
-        draw(lines, metric, path)
+        pairs = {group: zip(keys[0], group, strict=False) for group in lines}
+        labels = {g: " ".join(f"{key}={value}" for key, value in pairs[g] if value) for g in lines}
+        if not over and len({*labels.values()} - {""}) < len(labels):
+            labels = {group: group[-1] for group in lines}
+        draw({labels[group]: points for group, points in lines.items()}, metric, path)
     averaged = f", averaged over {over}" if over else ""
-    return f"{display_path(path)}: {metric} of {len(labels)} of {len(found)} runs{averaged}"
+    count = sum(map(len, groups.values()))
+    return f"{display_path(path)}: {metric} of {count} of {len(found)} runs{averaged}"
 
 
 def average_steps(curves: Sequence[Series]) -> Points:
     """Return the average of several curves at each step that any of them has."""
-    steps: dict[float, list[float]] = {}
-    for step, value in (point for curve in curves for point in dict(curve).items()):
-        steps.setdefault(step, []).append(value)
-    return {step: average(steps[step]) for step in sorted(steps)}
+    known = [dict(curve) for curve in curves]
+    steps = sorted({step for curve in known for step in curve})
+    return {step: average(curve[step] for curve in known if step in curve) for step in steps}
 
 
 def draw(lines: Mapping[str, Points], metric: str, path: Path) -> None:

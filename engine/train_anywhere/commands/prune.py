@@ -70,27 +70,23 @@ def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> int:
 def runs_in_use(paths: Sequence[Path]) -> dict[Path, str]:
     """Return why run folders must be kept that the job of another run names in its configuration."""
     entries = [run for top in {path.parents[1] for path in paths} for run in find_all(top)]
-    waiting = [
-        run for run in entries if run.scheduler and recorded_state(run.folder) in ("queued", "running")
-    ]
-    texts = [read_text(run.folder.config) for run in waiting]
     pairs = [
         (path, run)
-        for run, text in zip(waiting, texts, strict=True)
+        for run in entries
+        if run.scheduler and recorded_state(run.folder) in ("queued", "running")
+        for text in [read_text(run.folder.config)]
         for path in paths
         if path != run.folder.path and str(path) in text
     ]
     try:
         found, known = query_scheduler([run for _, run in pairs])
     except SchedulerError as error:
-        return {
-            path: f"whether the job of {run.folder.id} uses it is not known: {error}" for path, run in pairs
-        }
-    used = [bool(one.unclear or one.trouble or known.active(one.job_ids)) for one in found]
+        why = "whether the job of {} uses it is not known: {}"
+        return {path: why.format(run.folder.id, error) for path, run in pairs}
     return {
         path: f"{run.folder.id} names it, and its job is queued or running, or may be"
-        for (path, run), is_used in zip(pairs, used, strict=True)
-        if is_used
+        for (path, run), one in zip(pairs, found, strict=True)
+        if one.unclear or one.trouble or known.active(one.job_ids)
     }
 
 
