@@ -64,7 +64,8 @@ class IdleWatch(NodeService):
         sample = content.get("sample")
         if not ranks or any(rank.section == "start" for rank in ranks) or not isinstance(sample, dict):
             return
-        if (taken := sample.get("time", self._time)) == self._time:
+        taken = float(sample.get("time") or self._time)
+        if taken == self._time:
             return
         is_gap, self._time = taken - self._time > self.longest_gap, taken
         for gpu in (int(one["index"]) for one in mappings(content.get("gpus")) if "index" in one):

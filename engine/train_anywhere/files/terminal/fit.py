@@ -45,8 +45,8 @@ def fit_message(text: str, stream: TextIO) -> str:
 
 
 def _fit_line(line: str, width: int, column: int | None) -> str:
-    start = re.match(r" *(?:- |[A-Z]\w*(?: \w+)?: +)?", line)
-    column = len(start[0]) if start and column is None else column or 0
+    if column is None:
+        column = len(line) - len(re.sub(r"^ *(?:- |[A-Z]\w*(?: \w+)?: +)?", "", line))
 
     def glue(found: re.Match[str]) -> str:
         if len(found[0]) <= width - column:
