@@ -84,7 +84,8 @@ def make_preset(name: str, slurm: SlurmFacts, partition: str | None, host: str) 
         raise SubmitError(f"a partition has a name that is not UTF-8: {listed(map(ascii, known))}; {BY_HAND}")
     first = next(k for k in found if k.partition == (partition or known[0]))
     limits = {name: slurm.partitions.get(name, {}).get("MaxTime", "") for name in known}
-    limits = {name: limit for name, limit in limits.items() if _is_time(limit)}
+    # a limit may also be `infinite` or `n/a`
+    limits = {name: limit for name, limit in limits.items() if re.fullmatch(r"[\d:-]*[1-9][\d:-]*", limit)}
     # a partition without a limit: the site has none
     max_time = max(limits.values(), key=units.seconds) if len(limits) == len(known) else ""
     nodes = dict.fromkeys(
@@ -186,14 +187,6 @@ def _is_preset(text: str) -> bool:
         known = cluster.keys() <= {"name", "partition", "gpu_type", "site"} and cluster["site"].keys() <= site
         return not tree and defaults == ["slurm", "_self_"] and known
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return False
-
-
-def _is_time(text: str) -> bool:
-    """Return whether a limit is a time; it may also be `infinite` or `n/a`."""
-    try:
-        return units.seconds(text) > 0
-    except ValueError:
         return False
 
 

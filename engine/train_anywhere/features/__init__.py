@@ -173,7 +173,7 @@ class Features:
             for other in self.all:
                 other.config = trial
 
-    def prepare(self, results: Path, code: Path | None = None) -> "Features":
+    def prepare(self, results: Path, code: Path) -> "Features":
         """Return features with prepared files on the login node. Raises SubmitError, OSError."""
         return replace(self, exported={one.name: one.variables(results, code) for one in self.all})
 

@@ -174,8 +174,8 @@ class Feature:
         $NAME in a value is another variable there. A variable that the user has exported keeps its value, unless its name begins
         with TRAIN_.
 
-        A submission also calls it on the login node, to prepare files: with the folder of all results before the run folder is made,
-        then also with the copied code. Raises SubmitError, OSError.
+        A submission also calls it on the login node, to prepare files in the folder of all results and the copied code. Raises
+        SubmitError, OSError.
         """
         return {}
 

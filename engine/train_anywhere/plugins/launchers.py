@@ -94,17 +94,22 @@ class SlurmLauncher(_Composer):
         """Submit one job, or one array for all members of a sweep.
 
         Raises:
-            ConfigError: lists all problems; nothing was written.
+            ConfigError: lists all problems, or the sweeper needs results without wait=true; nothing was written.
             SubmitError: has the scheduler's message; nothing was submitted and no folder stays.
         """
+        from train_anywhere.errors import ConfigError
         from train_anywhere.slurm.submission.prepare import start
         from train_anywhere.training.preflight import data_problems, refuse_unreadable
 
         members = replace_current_cluster(self, job_overrides)
         sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
         wants = not sweeper.endswith(".ProductSweeper")
-        trees = self.compose_members(members)
-        results = start(trees, members, data_problems, refuse_unreadable, wants_results=wants)
+        if wants and not self.config.wait:
+            raise ConfigError(
+                "this sweeper decides by the results of the members, but a submission returns before they ran; "
+                "use wait=true, or hydra/sweeper=product."
+            )
+        results = start(self.compose_members(members), members, data_problems, refuse_unreadable)
         if not wants and (failed := [r for r in results if isinstance(r, Exception)]):
             raise failed[0]
         return [_make_job_return(*both) for both in zip(members, results, strict=True)]

@@ -31,13 +31,10 @@ def list_members(overrides: Sequence[Override]) -> list[list[str]]:
     if empty := [o for o in sweeps if not list(o.sweep_string_iterator())]:
         raise ConfigError(*(empty_sweep_problem(str(o.input_line)) for o in empty))
     # the last value of a repeated key counts
-    by_key = {o.get_key_element(): list_values(o) for o in overrides}
+    by_key = {
+        (key := o.get_key_element()): [f"{key}={value}" for value in o.sweep_string_iterator()]
+        if o.is_sweep_override()
+        else [f"{key}={o.get_value_element_as_str()}"]
+        for o in overrides
+    }
     return [list(member) for member in itertools.product(*by_key.values())]
-
-
-def list_values(override: Override) -> list[str]:
-    """Return one override for each value of a sweep."""
-    key = override.get_key_element()
-    if override.is_sweep_override():
-        return [f"{key}={value}" for value in override.sweep_string_iterator()]
-    return [f"{key}={override.get_value_element_as_str()}"]

@@ -91,7 +91,7 @@ def search(
     else:
         with written(study, folder):
             trial = replace(config, study=folder.name)
-            LocalTrials(trial, member.overrides, folder, at_once).run(study.trials)
+            run_trials(trial, member.overrides, folder, at_once, study.trials)
     if not config.dry_run and (config.wait or not submits):
         print(sweep_lines([read_entry(run.path) for run in members(folder).values()]), flush=True)
 
@@ -189,90 +189,68 @@ def find_folder(runs: Path, study: Study, study_name: str | None, resumes: bool)
         return runs / study_name
     for path in sorted(runs.glob(f"*/{COMMAND}"), reverse=True) if resumes else ():
         same = read_json(path).get("arguments") == list(study.arguments)
-        if same and sum(has_ended(run) for run in members(path.parent).values()) < study.trials:
+        if same and sum(recorded_state(run) in ENDED for run in members(path.parent).values()) < study.trials:
             return path.parent
     return runs / new_run_id()
 
 
-def has_ended(run: RunDir) -> bool:
-    """Return whether a trial is not resumed."""
-    return recorded_state(run) in ENDED
+def run_trials(config: Config, overrides: Sequence[str], folder: Path, at_once: int, trials: int) -> None:
+    """Run the trials of a study that have not ended as processes of this machine; several at once have a log each.
 
+    `config` and `overrides` are those of a trial before it has its values.
 
-class LocalTrials:
-    """Trials as processes of this machine.
-
-    Args:
-        config: configuration of a trial before it has its values.
-        at_once: number of trials at once; with more than 1 each has its own log.
+    Raises:
+        SubmitInterrupted: Ctrl-C; the same command resumes the study.
+        SubmitError: all of the first trials have failed.
     """
+    packed, live, servers = config.cluster.pack > 1, dict[int, tuple[int, Process]](), ForkServers()
+    slots, known = local_run.count_slots(config) if packed else at_once, members(folder)
+    todo = [n for n in range(trials) if n not in known or recorded_state(known[n]) not in ENDED]
+    protect_output()
 
-    def __init__(self, config: Config, overrides: Sequence[str], folder: Path, at_once: int) -> None:
-        self.config, self.overrides, self.folder = config, overrides, folder
-        self.at_once = at_once if config.cluster.pack == 1 else local_run.count_slots(config)
-        self._live: dict[int, Process] = {}
-        self._slots: dict[int, int] = {}
-        self._servers = ForkServers()
-        protect_output()
+    def note(what: str) -> None:
+        print(f"{folder.name}  {what}", flush=True)
 
-    def run(self, trials: int) -> None:
-        """Run the trials that have not ended.
+    if known:
+        note(f"resumed: {trials - len(todo)} of {trials} trials are done")
+    with ExitStack() as stack:
+        try:
+            while todo or live:
+                for slot in [n for n in range(slots) if n not in live][: len(todo)]:
+                    number = todo.pop(0)
+                    run = open_trial(config, overrides, folder, number)
+                    log = stack.enter_context(open_file(run.log, "ab")) if slots > 1 else None
+                    process = start_member(run, config, servers, log, slot, slots if packed else 1)
+                    live[slot] = number, process
+                time.sleep(POLL_S)
+                for slot, (number, process) in [*live.items()]:
+                    if process.poll() is None:
+                        continue
+                    del live[slot]
+                    run = members(folder)[number]
+                    info = run.read_info()
+                    if slots > 1:
+                        note(f"trial {number}: {info.get('state')}")
+                    if info.get("why") and not (run.path / TRIAL).exists():
+                        for _, other in live.values():
+                            other.send_signal(signal.SIGTERM)
+                        raise SubmitError(info["why"])
+        except KeyboardInterrupt:
+            for _, process in live.values():
+                process.send_signal(signal.SIGINT)
+            for _, process in live.values():
+                process.wait()
+            stopped = f"{len(live)} trial{'s'[: len(live) != 1]} stopped"
+            raise SubmitInterrupted(f"interrupted; {stopped}. The same command resumes {folder}.") from None
 
-        Raises:
-            SubmitInterrupted: Ctrl-C; the same command resumes the study.
-            SubmitError: all of the first trials have failed.
-        """
-        known = members(self.folder)
-        todo = [n for n in range(trials) if n not in known or not has_ended(known[n])]
-        if known:
-            self._print(f"resumed: {trials - len(todo)} of {trials} trials are done")
-        with ExitStack() as stack:
-            try:
-                for number in todo:
-                    while len(self._live) >= self.at_once:
-                        self._wait()
-                    self._live[number] = self._start(number, known.get(number), stack)
-                while self._live:
-                    self._wait()
-            except KeyboardInterrupt:
-                for process in self._live.values():
-                    process.send_signal(signal.SIGINT)
-                for process in self._live.values():
-                    process.wait()
-                stopped = f"{len(self._live)} trial{'s'[: len(self._live) != 1]} stopped"
-                raise SubmitInterrupted(
-                    f"interrupted; {stopped}. The same command resumes {self.folder}."
-                ) from None
 
-    def _start(self, number: int, run: RunDir | None, stack: ExitStack) -> Process:
-        if run:
-            known = flatten(compose(select_group_choices(read_run_overrides(run))))
-            refuse_untrusted(run.path, flatten(read_frozen(run)), known)
-        else:
-            run = claim(self.folder.with_name(f"{self.folder.name}-{number}"))
-            local_run.freeze(run, self.config, self.overrides, local_layout(self.config))
-            point_latest(self.folder.parent.parent, run.path)
-        log = stack.enter_context(open_file(run.log, "ab")) if self.at_once > 1 else None
-        if self.config.cluster.pack == 1:
-            return start_member(run, self.config, self._servers, log)
-        slot = next(n for n in range(self.at_once) if n not in self._slots.values())
-        self._slots[number] = slot
-        return start_member(run, self.config, self._servers, log, slot, self.at_once)
-
-    def _wait(self) -> None:
-        """Wait a moment, and print the trials that have ended."""
-        time.sleep(POLL_S)
-        for number in [n for n, process in self._live.items() if process.poll() is not None]:
-            del self._live[number]
-            self._slots.pop(number, None)
-            run = members(self.folder)[number]
-            info = run.read_info()
-            if self.at_once > 1:
-                self._print(f"trial {number}: {info.get('state')}")
-            if info.get("why") and not (run.path / TRIAL).exists():
-                for process in self._live.values():
-                    process.send_signal(signal.SIGTERM)
-                raise SubmitError(info["why"])
-
-    def _print(self, what: str) -> None:
-        print(f"{self.folder.name}  {what}", flush=True)
+def open_trial(config: Config, overrides: Sequence[str], folder: Path, number: int) -> RunDir:
+    """Return the run folder of a trial: that of an earlier start, or a new one."""
+    if run := members(folder).get(number):
+        typed = flatten(compose(select_group_choices(read_run_overrides(run))))
+        refuse_untrusted(run.path, flatten(read_frozen(run)), typed)
+        return run
+    run = claim(folder.with_name(f"{folder.name}-{number}"))
+    local_run.freeze(run, config, overrides, local_layout(config))
+    point_latest(folder.parent.parent, run.path)
+    return run

@@ -1,6 +1,6 @@
 """The search space: Hydra's sweeps as Optuna's distributions, in their JSON form, without importing Optuna."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep, Sweep
@@ -45,40 +45,30 @@ def make_distribution(override: Override) -> Distribution:
         )
     if isinstance(value, ChoiceSweep) and any(isinstance(choice, Sweep) for choice in value.list):
         raise ValueError("one of its values is a sweep itself")
+    low = high = step = None
     if isinstance(value, IntervalSweep):
-        return _interval(value)
-    if isinstance(value, RangeSweep) and not value.shuffle:
-        return _range(value)
+        low, high = value.start, value.end
+        if low is None or high is None or not low < high:
+            raise ValueError(
+                f"an interval goes from a lower to a higher number, and this one from {low} to {high}"
+            )
+        if LOG in value.tags and low <= 0:
+            raise ValueError(f"a logarithmic interval starts above 0, and this one at {low}")
+    elif isinstance(value, RangeSweep) and not value.shuffle:
+        low, step = value.start or 0, value.step
+        if value.stop is None or step <= 0 or not low < value.stop:
+            raise ValueError("an empty range, it has no values")
+        high = low + int((value.stop - low) / step - 1e-9) * step  # Hydra excludes the end
+    if low is not None and high is not None:
+        whole = all(isinstance(number, int) for number in (low, high, step or 1))
+        form: Callable[[float], float] = int if whole else float
+        attributes: dict[str, Any] = {
+            "log": LOG in getattr(value, "tags", ()),
+            "low": form(low),
+            "high": form(high),
+        }
+        attributes["step"] = form(step) if step else 1 if whole else None
+        return {"name": "IntDistribution" if whole else "FloatDistribution", "attributes": attributes}
     if not (choices := list(override.sweep_string_iterator())):
         raise ValueError("an empty sweep, it has no values")
     return {"name": "CategoricalDistribution", "attributes": {"choices": choices}}
-
-
-def _interval(sweep: IntervalSweep) -> Distribution:
-    low, high, log = sweep.start, sweep.end, LOG in sweep.tags
-    if low is None or high is None or not low < high:
-        raise ValueError(
-            f"an interval goes from a lower to a higher number, and this one from {low} to {high}"
-        )
-    if log and low <= 0:
-        raise ValueError(f"a logarithmic interval starts above 0, and this one at {low}")
-    return _numbers(low, high, None, log)
-
-
-def _range(sweep: RangeSweep) -> Distribution:
-    """Return the distribution of a range, which excludes its end as in Hydra."""
-    start, step = sweep.start or 0, sweep.step
-    if sweep.stop is None or step <= 0 or not start < sweep.stop:
-        raise ValueError("an empty range, it has no values")
-    last = start + int((sweep.stop - start) / step - 1e-9) * step
-    return _numbers(start, last, step, False)
-
-
-def _numbers(low: float, high: float, step: float | None, log: bool) -> Distribution:
-    if all(isinstance(number, int) for number in (low, high, step or 1)):
-        return {
-            "name": "IntDistribution",
-            "attributes": {"log": log, "step": step or 1, "low": low, "high": high},
-        }
-    attributes = {"log": log, "step": step and float(step), "low": float(low), "high": float(high)}
-    return {"name": "FloatDistribution", "attributes": attributes}

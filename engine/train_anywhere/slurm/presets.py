@@ -10,12 +10,10 @@ from contextlib import suppress
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from train_anywhere.config.cluster import Cluster
 from train_anywhere.config.command.compose import choice_file, choice_files
+from train_anywhere.config.command.yaml_files import read_mapping
 from train_anywhere.errors import ConfigError, listed
 from train_anywhere.runs.reopen.trust import is_first_note
 
@@ -73,38 +71,21 @@ def read_host_patterns(files: Iterable[Path] | None = None) -> tuple[dict[str, l
 
     A broken preset is ignored, so that it does not stop the users of the others.
     """
-    known, broken = {}, []
+    known: dict[str, list[str]] = {}
+    broken = []
     for file in choice_files("cluster").values() if files is None else files:
         try:
-            if patterns := _hosts(file):
-                known[file.stem] = patterns
-        except ValueError as error:
-            broken.append(f"configs/cluster/{file.name} is ignored: {error}.")
+            site = read_mapping(file).get("cluster", {}).get("site", {})
+            if hosts := site.get("hosts", []):
+                known[file.stem] = [*map(str.strip, hosts if isinstance(hosts, list) else [None])]
+        except (AttributeError, TypeError):
+            wrong = 'cluster.site.hosts is not a list of strings such as ["login*"].'
+            broken.append(f"ignored a preset: {file}: {wrong}")
+        except ConfigError as error:
+            broken.append(f"ignored a preset: {error}")
+        except (ValueError, RecursionError) as error:
+            broken.append(f"ignored a preset: {file} is not valid YAML: {error}.")
     return known, broken
-
-
-def _hosts(file: Path) -> list[str]:
-    """Return `cluster.site.hosts` of a preset.
-
-    Raises ValueError: the file can't be read, with the reason.
-    """
-    try:
-        tree = yaml.safe_load(file.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ValueError(f"it can't be read ({error.strerror})") from error
-    except UnicodeError as error:
-        raise ValueError("it is not UTF-8") from error
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ValueError(f"it is not valid YAML ({' '.join(str(error).split())})") from error
-    hosts: Any = {} if tree is None else tree
-    for key in ("cluster", "site", "hosts"):
-        if not isinstance(hosts, dict):
-            raise ValueError(f"it has no section where `{key}` belongs")
-        hosts = hosts.get(key, [] if key == "hosts" else {})
-    if tree is None or not isinstance(hosts, list) or not all(isinstance(h, str) for h in hosts):
-        wrong = 'cluster.site.hosts is not a list of strings such as ["login*"]'
-        raise ValueError("it is empty" if tree is None else wrong)
-    return hosts
 
 
 def stale_facts_notes(cluster: Cluster) -> list[str]:

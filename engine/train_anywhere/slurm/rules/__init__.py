@@ -75,37 +75,45 @@ def notes(request: Request, elsewhere: bool = False) -> list[str]:
     return refused + [sentence for rule in advising for sentence in rule(request)] + list(request.site.notes)
 
 
-def node_is_special(request: Request) -> Iterator[str]:
-    """Report the preset's note about this kind of node, if it may matter for the job."""
-    node = request.job.node
-    if node and node.about and (request.job.nodes > 1 or "aarch64" in node.about):
-        yield node.about
-
-
-def unlisted_node_type(request: Request) -> Iterator[str]:
-    """Report a GPU type or partition that the preset does not list, such as a slice of a GPU."""
+def node_type(request: Request) -> Iterator[str]:
+    """Report a GPU type or partition that the preset does not list, and its note about this kind of node."""
+    job, node = request.job, request.job.node
     for key in ("partition", "gpu_type"):
-        value = getattr(request.job.cluster, key)
+        value = getattr(job.cluster, key)
         known = dict.fromkeys(name for n in request.site.nodes if (name := getattr(n, key)))
         if known and value and (unknown := [name for name in value.split(",") if name not in known]):
-            default = request.job.mem is None and request.site.takes_mem
+            default = job.mem is None and request.site.takes_mem
             yield (
                 f"cluster.{key}={','.join(unknown)} is not in the preset of {request.cluster}, which lists {listed(known)}: "
                 "GPUs, CPUs and memory of such a node are not checked, and the scheduler decides."
                 + (" The job requests no memory; cluster.mem=... does." if default else "")
             )
+    if node and node.about and (job.nodes > 1 or "aarch64" in node.about):
+        yield node.about
 
 
-def cpu_nodes(request: Request) -> Iterator[str]:
-    """Report that a job without GPUs is larger than the nodes with GPUs, which the preset lists."""
-    job, node, mem = request.job, request.job.node, request.job.mem or 0
-    cpus = job.cpus_per_node
-    if job.gpus or not node:
+def size_of_node(request: Request) -> Iterator[str]:
+    """Report a job without GPUs that is larger than the nodes with GPUs, or CPUs and memory below the rules of thumb."""
+    job, node, cpus, mem = request.job, request.job.node, request.job.cpus_per_node, request.job.mem or 0
+    if not node:
         return
-    if cpus > (node.cpus or cpus) or mem > units.megabytes(node.mem or f"{mem}"):
+    most = units.megabytes(node.mem) if node.mem else None
+    if not job.gpus:
+        if cpus > (node.cpus or cpus) or mem > (most or mem):
+            yield (
+                f"the job needs {cpus} CPUs{f' and {units.short_size(mem)}' if mem else ''} on a node, more than the nodes with GPUs "
+                f"have that the preset of {request.cluster} lists; whether another node has them is not checked, and the scheduler decides."
+            )
+        return
+    if mem and node.gpu_mem and any(units.sizes(request.config.cluster).values()):
+        advised = 2 * units.megabytes(node.gpu_mem) * max(job.devices)
+        if mem < min(advised, most or 0):
+            yield f"{units.short_size(mem)} of memory is below the rule of thumb, twice the GPUs' memory ({units.short_size(advised)})."
+    possible = node.cpus // node.gpus if node.cpus else 0
+    if job.pack == 1 and job.cpus_per_task < min(5, possible):
         yield (
-            f"the job needs {cpus} CPUs{f' and {units.short_size(mem)}' if mem else ''} on a node, more than the nodes with GPUs "
-            f"have that the preset of {request.cluster} lists; whether another node has them is not checked, and the scheduler decides."
+            f"{job.cpus_per_task} CPUs per GPU may starve the input pipeline: the rule of thumb is 5 or 6, "
+            f"and the node has {possible} per GPU."
         )
 
 
@@ -169,26 +177,6 @@ def gpu_type(request: Request) -> Iterator[str]:
         yield f"{request.cluster} gives its oldest GPUs to a job that does not name a type; cluster.gpu_type={names} names one."
 
 
-def memory_for_gpus(request: Request) -> Iterator[str]:
-    """Report a typed amount of memory below the rule of thumb, twice the memory of the GPUs."""
-    job, node, c = request.job, request.job.node, request.config.cluster
-    if job.gpus and job.mem and node and node.gpu_mem and any(units.sizes(c).values()):
-        advised = 2 * units.megabytes(node.gpu_mem) * max(job.devices)
-        if job.mem < advised and job.mem < units.megabytes(node.mem or "0"):
-            yield f"{units.short_size(job.mem)} of memory is below the rule of thumb, twice the GPUs' memory ({units.short_size(advised)})."
-
-
-def cpus_for_gpus(request: Request) -> Iterator[str]:
-    """Report fewer CPUs than the rule of thumb: five or six for each GPU."""
-    job, node = request.job, request.job.node
-    possible = node.cpus // node.gpus if node and node.cpus else 0
-    if job.gpus and job.pack == 1 and job.cpus_per_task < min(5, possible):
-        yield (
-            f"{job.cpus_per_task} CPUs per GPU may starve the input pipeline: the rule of thumb is 5 or 6, "
-            f"and the node has {possible} per GPU."
-        )
-
-
 def downloads(request: Request) -> Iterator[str]:
     """Report a data set that must be downloaded, at a site whose jobs have no internet."""
     data = request.config.data
@@ -204,7 +192,7 @@ def unchecked_targets(request: Request) -> Iterator[str]:
 
 
 ADVICE = (
-    unlisted_node_type, cpu_nodes, account_form, nodes_for_batch, set_by_site, limits_of_partitions, gpu_type, node_is_special,
-    memory_for_gpus, cpus_for_gpus, downloads, local_rules.maybe_private, unchecked_targets,
+    node_type, account_form, nodes_for_batch, set_by_site, limits_of_partitions, gpu_type, size_of_node, downloads,
+    local_rules.maybe_private, unchecked_targets,
 )  # fmt: skip
 """Rules that yield notes, which do not stop a submission."""

@@ -49,88 +49,64 @@ class Request:
         return self.config.cluster.name
 
 
-def gpus_of_a_node(request: Request) -> Iterator[str]:
-    """Report more GPUs per node than a node has, or a number that the site does not offer."""
-    node, requested = request.job.node, max(request.job.devices)
-    if node is None or not request.job.gpus:
+def limits_of_a_node(request: Request) -> Iterator[str]:
+    """Report more GPUs, CPUs or memory than a node with GPUs has. Presets do not list nodes without GPUs."""
+    job, node, c = request.job, request.job.node, request.config.cluster
+    if node is None or not job.gpus:
         return
-    if request.job.pack > 1 and (requested > node.gpus or requested not in (node.counts or [requested])):
-        c = request.config.cluster
+    gpus, ranks = max(job.devices), max(job.ranks) * job.pack
+    kind = node.gpu_type or node.partition
+    name = f"a node of {c.name}{f' ({kind})' if kind else ''}"
+    if job.pack > 1 and (gpus > node.gpus or gpus not in (node.counts or [gpus])):
         yield (
-            f"cluster.members_per_node={c.pack} with {c.members_per_gpu or 1} on a GPU need {requested} GPUs, but {_node(request)} has "
+            f"cluster.members_per_node={c.pack} with {c.members_per_gpu or 1} on a GPU need {gpus} GPUs, but {name} has "
             f"{listed(node.counts or [node.gpus])}; use cluster.members_per_gpu={-(-c.pack // node.gpus)}."
         )
-    elif requested > node.gpus:
-        more = f" trainer.nodes={-(-sum(request.job.devices) // node.gpus)}"
-        yield f"trainer.devices={requested} GPUs per node, but {_node(request)} has {node.gpus}; use trainer.devices={node.gpus}{more}."
-    elif node.counts and not set(request.job.devices) <= set(node.counts):
+    elif gpus > node.gpus:
+        more = f" trainer.nodes={-(-sum(job.devices) // node.gpus)}"
+        yield f"trainer.devices={gpus} GPUs per node, but {name} has {node.gpus}; use trainer.devices={node.gpus}{more}."
+    elif node.counts and not {*job.devices} <= {*node.counts}:
         choices = " or ".join(map(str, node.counts))
-        yield f"trainer.devices={requested}, but {request.cluster} gives {choices} GPUs of a node; use trainer.devices={node.counts[-1]}."
-
-
-def cpus_of_a_node(request: Request) -> Iterator[str]:
-    """Report more CPUs than a node with GPUs has. Presets do not list nodes without GPUs."""
-    job, node = request.job, request.job.node
-    requested, ranks = job.cpus_per_node, max(job.ranks) * job.pack
-    if job.gpus and node and node.cpus and requested > node.cpus:
+        yield f"trainer.devices={gpus}, but {c.name} gives {choices} GPUs of a node; use trainer.devices={node.counts[-1]}."
+    elif node.cpus and job.cpus_per_node > node.cpus:
         yield (
-            f"{ranks} ranks x cluster.cpus_per_task={job.cpus_per_task} are {requested} CPUs per node, but {_node(request)} "
+            f"{ranks} ranks x cluster.cpus_per_task={job.cpus_per_task} are {job.cpus_per_node} CPUs per node, but {name} "
             f"gives {node.cpus}; use cluster.cpus_per_task={max(1, node.cpus // ranks)}."
         )
-
-
-def memory_of_a_node(request: Request) -> Iterator[str]:
-    """Report more memory than a node with GPUs has."""
-    job, most = request.job, request.job.node.mem if request.job.node else None
-    if job.gpus and job.mem and most and request.site.takes_mem and job.mem > units.megabytes(most):
-        each = units.megabytes(most) // max(job.devices) // 1024
+    most = units.megabytes(node.mem) if node.mem and request.site.takes_mem else None
+    if job.mem and most and job.mem > most:
         yield (
-            f"{units.short_size(job.mem)} of memory per node, but {_node(request)} gives {most}; "
-            f"use cluster.mem={most} or cluster.mem_per_gpu={each}G."
+            f"{units.short_size(job.mem)} of memory per node, but {name} gives {node.mem}; "
+            f"use cluster.mem={node.mem} or cluster.mem_per_gpu={most // gpus // 1024}G."
         )
 
 
 def one_amount_of_memory(request: Request) -> Iterator[str]:
     """Report memory that is set in two ways: per node, per GPU or per CPU."""
-    typed = [
-        f"cluster.{key}={size}"
-        for key, size in units.sizes(request.config.cluster).items()
-        if size is not None
-    ]
+    sizes = units.sizes(request.config.cluster)
+    typed = [f"cluster.{key}={size}" for key, size in sizes.items() if size is not None]
     if len(typed) > 1:
         yield f"{' and '.join(typed)} contradict each other; set all but one of them to null."
 
 
-def every_node_has_a_rank(request: Request) -> Iterator[str]:
-    """Report nodes of an uneven job that would have no rank."""
-    if min(request.job.devices) < 1:
-        total, nodes = request.config.trainer.total_devices, request.job.nodes
-        yield f"trainer.total_devices={total} leaves nodes idle with trainer.nodes={nodes}; use trainer.nodes={total}."
-
-
 def batch_for_ranks(request: Request) -> Iterator[str]:
-    """Report a global batch that can't be shared evenly by the ranks of any number of nodes."""
-    job = request.job
-    devices = sum(job.devices)
+    """Report nodes without a rank, and a global batch that the ranks of any number of nodes can't share evenly."""
+    job, devices = request.job, sum(request.job.devices)
+    if min(job.devices) < 1:
+        total = request.config.trainer.total_devices
+        yield f"trainer.total_devices={total} leaves nodes idle with trainer.nodes={job.nodes}; use trainer.nodes={total}."
     if job.command:  # its batches are its own
         return
+    counts = [job.devices[0] * nodes for nodes in job.counts]
     if not job.elastic:
         if devices and (problem := batch_size_problem(job.batch, devices, "GPUs")):
             yield problem
-        return
-    counts = [job.devices[0] * nodes for nodes in job.counts]
-    if job.batch % counts[0]:  # else all of them share it evenly
+    elif job.batch % counts[0]:  # else all of them share it evenly
         near = min((max(1, round(job.batch / n)) * n for n in counts), key=lambda size: abs(size - job.batch))
         yield (
             f"the job may get {job.fewest} to {job.nodes} nodes, and data.batch_size={job.batch} is the global batch, which can't be "
             f"shared evenly by {listed(counts)} GPUs; use data.batch_size={near}."
         )
-
-
-def _node(request: Request) -> str:
-    node, name = request.job.node, request.cluster
-    what = node and (node.gpu_type or node.partition)
-    return f"a node of {name}" + (f" ({what})" if what else "")
 
 
 def longest_job(request: Request) -> Iterator[str]:
@@ -149,42 +125,35 @@ def longest_job(request: Request) -> Iterator[str]:
         )
 
 
-def shortest_job(request: Request) -> Iterator[str]:
-    """Report `cluster.time_min` above the time limit."""
-    time, shortest = request.job.time, request.config.cluster.time_min
-    if time and shortest is not None and units.seconds(shortest) > time:
+def limits_of_time(request: Request) -> Iterator[str]:
+    """Report a shortest limit above the longest, and a limit that is not longer than the warning before it."""
+    c, time = request.config.cluster, request.job.time
+    if time and c.time_min is not None and units.seconds(c.time_min) > time:
         yield (
-            f"cluster.time_min={shortest} is longer than cluster.time={units.clock(time)}: Slurm picks a limit between the two; use "
+            f"cluster.time_min={c.time_min} is longer than cluster.time={units.clock(time)}: Slurm picks a limit between the two; use "
             f"cluster.time_min={units.clock(time // 2)}."
         )
-
-
-def signal_before_the_end(request: Request) -> Iterator[str]:
-    """Report a time limit that is not longer than the warning before it."""
-    c = request.config.cluster
-    for key in ("time", "time_min"):
-        value = getattr(c, key)
-        time = 0 if value is None else units.seconds(value)
-        if time and c.signal_seconds and time <= c.signal_seconds:
+    for key, value in {"time": c.time, "time_min": c.time_min}.items():
+        limit = 0 if value is None else units.seconds(value)
+        if limit and c.signal_seconds and limit <= c.signal_seconds:
             yield (
-                f"cluster.{key}={units.clock(time)} is not longer than cluster.signal_seconds={c.signal_seconds}, the warning before "
-                f"the limit; use more time or cluster.signal_seconds={max(1, time // 2)}."
+                f"cluster.{key}={units.clock(limit)} is not longer than cluster.signal_seconds={c.signal_seconds}, the warning before "
+                f"the limit; use more time or cluster.signal_seconds={max(1, limit // 2)}."
             )
 
 
 def most_gpus(request: Request) -> Iterator[str]:
     """Report more GPUs than the site allows at once."""
-    most = request.site.max_gpus
-    if most and request.job.gpus and sum(request.job.devices) > most:
-        yield f"{sum(request.job.devices)} GPUs are over {request.cluster}'s limit of {most}; use fewer trainer.nodes or trainer.devices."
+    gpus, most = sum(request.job.devices), request.site.max_gpus
+    if most and request.job.gpus and gpus > most:
+        yield f"{gpus} GPUs are over {request.cluster}'s limit of {most}; use fewer trainer.nodes or trainer.devices."
 
 
 def fair_share(request: Request) -> Iterator[str]:
     """Report more GPU hours than the user has set as a limit."""
-    job, most = request.job, request.config.cluster.max_gpu_hours
+    job, most, hours = request.job, request.config.cluster.max_gpu_hours, gpu_hours(request.job)
     if most is None or not job.gpus:
         return
-    hours = gpu_hours(job)
     if hours is None:
         yield f"cluster.max_gpu_hours={most:g} needs a job with a time limit; add cluster.time=..."
     elif hours > most:
@@ -207,11 +176,8 @@ def account(request: Request) -> Iterator[str]:
 
 def comment(request: Request) -> Iterator[str]:
     """Report a missing comment, or one not in the form that the site requires."""
-    value, pattern, example = (
-        request.config.cluster.comment,
-        request.site.comment,
-        request.site.comment_example,
-    )
+    value, site = request.config.cluster.comment, request.site
+    pattern, example = site.comment, site.comment_example
     if pattern is None:
         return
     use = f"it must match {pattern}."
@@ -267,10 +233,8 @@ def requeue(request: Request) -> Iterator[str]:
         )
 
 
-SITE_RULES = (
-    gpus_of_a_node, cpus_of_a_node, memory_of_a_node, longest_job, most_gpus, account, comment, requeue,
-)  # fmt: skip
+SITE_RULES = (limits_of_a_node, longest_job, most_gpus, account, comment, requeue)
 RULES = (
-    gpus_of_a_node, cpus_of_a_node, memory_of_a_node, one_amount_of_memory, every_node_has_a_rank, batch_for_ranks,
-    longest_job, most_gpus, account, comment, requeue, shortest_job, signal_before_the_end, fair_share, mail_type,
+    limits_of_a_node, one_amount_of_memory, batch_for_ranks, longest_job, most_gpus, account, comment, requeue, limits_of_time,
+    fair_share, mail_type,
 )  # fmt: skip

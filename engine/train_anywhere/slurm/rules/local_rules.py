@@ -8,16 +8,17 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from train_anywhere.config.checks.strategy_table import SUPPORTED
+from train_anywhere.config.cluster import Cluster
 from train_anywhere.config.paths import expand, is_node_only, make_absolute, results_problems
 from train_anywhere.distributed import programs
-from train_anywhere.distributed.packages import cpu_build, framework_problem
+from train_anywhere.distributed.packages import cpu_build, framework_problem, horovod_problem
 from train_anywhere.errors import SchedulerError
 from train_anywhere.files import ROOT
 from train_anywhere.slurm.rules.job_rules import Request
@@ -30,32 +31,23 @@ SHARED_BY_TESTBED = "etc/slurm/testbed_folders"
 """File below a testbed's folder, and below / of its login node: folders that all of its nodes see, also those below /tmp, one per line."""
 
 
-def submit_folder(request: Request) -> Iterator[str]:
-    """Report a submission from outside the folders from which the site accepts jobs."""
-    folders = [_expand(f, request.environ) for f in request.site.submit_below]
-    if folders and not any(_below(request.folder, f) for f in folders):
+def folders_of_site(request: Request) -> Iterator[str]:
+    """Report a submission from outside the folders of the site, or run folders where its jobs can't write or run."""
+    results, name = Path(request.config.paths.results), request.cluster
+    inside, writable = (
+        [re.sub(r"\$(\w+)", lambda m: request.environ.get(m[1]) or m[0], folder) for folder in folders]
+        for folders in (request.site.submit_below, request.site.write_below)
+    )
+    if inside and not any(_below(request.folder, f) for f in inside):
+        yield f"{name} accepts jobs only from below {' or '.join(inside)}, and this is {request.folder}; move the project there."
+    if writable and not any(_below(results, f) for f in writable):
         yield (
-            f"{request.cluster} accepts jobs only from below {' or '.join(folders)}, and this is {request.folder}; move the project there."
+            f"jobs on {name} can write only below {' or '.join(writable)}, and run folders go to {results}; "
+            f"use paths.results={writable[0]}/results."
         )
-
-
-def write_folder(request: Request) -> Iterator[str]:
-    """Report run folders that are not below a folder where the site's jobs can write."""
-    folders = [_expand(f, request.environ) for f in request.site.write_below]
-    results = Path(request.config.paths.results)
-    if folders and not any(_below(results, f) for f in folders):
+    if wrong := [f for f in request.site.not_below if _below(results, f)]:
         yield (
-            f"jobs on {request.cluster} can write only below {' or '.join(folders)}, and run folders go to {results}; "
-            f"use paths.results={folders[0]}/results."
-        )
-
-
-def forbidden_folder(request: Request) -> Iterator[str]:
-    """Report run folders below a folder in which the site kills jobs."""
-    results = Path(request.config.paths.results)
-    if folders := [f for f in request.site.not_below if _below(results, f)]:
-        yield (
-            f"{request.cluster} kills jobs that run below {folders[0]}, and run folders go to {results}; move the project to another "
+            f"{name} kills jobs that run below {wrong[0]}, and run folders go to {results}; move the project to another "
             "disk, or use paths.results=DIR."
         )
 
@@ -79,18 +71,16 @@ def environment(request: Request) -> Iterator[str]:
     c = request.config.cluster
     if request.config.container.name != "none" or c.setup:
         return
-    conda = c.conda if c.conda and "/" in c.conda else None  # else the name of an environment
-    for key, folder, inside in (("venv", c.venv, "bin/activate"), ("conda", conda, "conda-meta")):
-        if (
-            folder
-            and not is_node_only(folder, c.local_disk, ())
-            and not (make_absolute(folder) / inside).exists()
-        ):
+    for key, folder in _environments(c):
+        inside = {"venv": "bin/activate", "conda": "conda-meta"}[key]
+        if not is_node_only(folder, c.local_disk, ()) and not (make_absolute(folder) / inside).exists():
             yield f"cluster.{key}={folder} is not an environment (it has no {inside}); check the path, or create it first."
 
 
-def _expand(folder: str, environ: Mapping[str, str]) -> str:
-    return re.sub(r"\$(\w+)", lambda m: environ.get(m[1]) or m[0], folder)
+def _environments(c: Cluster) -> list[tuple[str, str]]:
+    """Return the folders of `cluster.venv` and `cluster.conda`, unless that is the name of an environment."""
+    conda = c.conda if "/" in (c.conda or "") else None
+    return [(key, folder) for key, folder in (("venv", c.venv), ("conda", conda)) if folder]
 
 
 def _below(folder: Path, top: str) -> bool:
@@ -160,13 +150,10 @@ def _is_below(folder: Path, disk: str) -> bool:
 def _pairs(folder: Path, disk: str) -> list[tuple[Path, Path]]:
     """Return folder and disk, as typed and with links followed, if no testbed shares them."""
     # Path.resolve raises for links that lead to themselves, before Python 3.13
-    typed, followed = (
-        (Path(os.path.abspath(folder)), Path(disk)),
-        (Path(os.path.realpath(folder)), Path(os.path.realpath(disk))),
-    )
+    pairs = [(Path(follow(folder)), Path(follow(disk))) for follow in (os.path.abspath, os.path.realpath)]
     testbeds = _tops_of_testbeds()
     shared = Path(testbeds[0], SHARED_BY_TESTBED).read_text().splitlines() if testbeds else []
-    return [pair for pair in (typed, followed) if not any(map(pair[0].is_relative_to, shared))]
+    return [pair for pair in pairs if not any(map(pair[0].is_relative_to, shared))]
 
 
 def _tops_of_testbeds() -> list[str]:
@@ -212,9 +199,8 @@ def _needed(request: Request) -> Iterator[tuple[str, Path, str]]:
         return
     if c.cluster.setup:  # the environment may be made on the node
         return
-    conda = c.cluster.conda if c.cluster.conda and "/" in c.cluster.conda else None
-    for key, folder in (("venv", c.cluster.venv), ("conda", conda)):
-        if folder and os.path.isdir(make_absolute(folder)):
+    for key, folder in _environments(c.cluster):
+        if os.path.isdir(make_absolute(folder)):
             yield f"cluster.{key}", make_absolute(folder), f"cluster.{key}=FOLDER"
     if not c.cluster.venv and not c.cluster.conda:
         yield "the Python environment", own or _folders_of_python(job)[0], "cluster.venv=FOLDER"
@@ -234,35 +220,21 @@ def _is_only_node() -> bool:
     return False
 
 
-def horovodrun(request: Request) -> Iterator[str]:
-    """Report a missing horovodrun for a program, which may use Horovod with any framework."""
-    if not request.job.command or request.job.launch != "horovodrun" or uses_other_environment(request):
-        return
-    if not find_spec("horovod"):
-        yield "launch=horovodrun needs Horovod, which is not installed: run `make horovod`, or use launch=srun|torchrun|mpirun."
-
-
-def horovod(request: Request) -> Iterator[str]:
-    """Report a missing Horovod, or one that does not fit the framework or the launch method."""
+def packages(request: Request) -> Iterator[str]:
+    """Report a missing framework or Horovod, or a Horovod that does not fit the framework or the launch method."""
     job = request.job
-    if job.command or uses_other_environment(request):
+    if uses_other_environment(request):
         return
-    if "horovod" not in (job.strategy, job.launch.removesuffix("run")):
+    if job.command:  # it may use Horovod with any framework
+        if job.launch == "horovodrun" and not find_spec("horovod"):
+            yield "launch=horovodrun needs Horovod, which is not installed: run `make horovod`, or use launch=srun|torchrun|mpirun."
         return
-    # imported only when needed, because it reads the installed packages
-    from train_anywhere.distributed.packages import horovod_problem
-
-    if problem := horovod_problem(job.framework, mpi=job.launch == "mpirun"):
+    if missing := framework_problem(job.framework):
+        yield missing
+    horovod = "horovod" in (job.strategy, job.launch.removesuffix("run"))
+    if horovod and (problem := horovod_problem(job.framework, mpi=job.launch == "mpirun")):
         several = [n for n, c in SUPPORTED[job.framework].items() if c.several_nodes and n != "horovod"]
         yield f"{problem} Without Horovod: strategy={'|'.join(several)} launch=auto."
-
-
-def framework(request: Request) -> Iterator[str]:
-    """Report missing packages of the framework."""
-    if request.job.command or uses_other_environment(request):
-        return
-    if problem := framework_problem(request.job.framework):
-        yield problem
 
 
 def uses_other_environment(request: Request) -> bool:
@@ -283,5 +255,5 @@ def cpu_packages(request: Request) -> Iterator[str]:
         )
 
 
-SITE_RULES = (submit_folder, write_folder, forbidden_folder)
-RULES = (*SITE_RULES, writable, data, environment, own_disk, framework, horovod, horovodrun)
+SITE_RULES = (folders_of_site,)
+RULES = (*SITE_RULES, writable, data, environment, own_disk, packages)

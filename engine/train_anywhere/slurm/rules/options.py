@@ -50,28 +50,33 @@ def extra_options(request: Request) -> Iterator[str]:
         yield f"cluster.gres={c.gres} requests GPUs, which the script requests itself; use trainer.devices and cluster.gpu_type."
     check = _slurm_problems if c.scheduler == "slurm" else _pbs_problems
     for text in c.extra:
-        for sentence in _not_one_option(text) or check(text, request):
+        wrong = _why_not_one_option(text)
+        for sentence in [f"'{text}' {wrong}."] if wrong else check(text, request):
             yield f"cluster.extra: {sentence}"
 
 
-def _not_one_option(text: str) -> list[str]:
+def _why_not_one_option(text: str) -> str:
     """Return why a string is not a single option. Empty if it is one."""
     try:
         words = shlex.split(text)
     except ValueError:
-        return [f"'{text}' has an opening quote without a closing one."]
+        return "has an opening quote without a closing one"
     if not re.match(r"--?[A-Za-z]", text):
-        return [f"'{text}' is not an option; write it as for sbatch, such as --licenses=x."]
+        return "is not an option; write it as for sbatch, such as --licenses=x"
     if "#" in re.sub(r"\"[^\"]*\"|'[^']*'", "", text):
-        return [f"'{text}' has a # in it, where the scheduler would cut the line; put the value in quotes."]
+        return "has a # in it, where the scheduler would cut the line; put the value in quotes"
     if len(words) > 2 or (len(words) == 2 and ("=" in words[0] or words[1].startswith("-"))):
-        listed = f"['{words[0]}','{' '.join(words[1:])}']"
-        return [f"'{text}' is more than one option; write a list of them, {listed}."]
-    return []
+        return f"is more than one option; write a list of them, ['{words[0]}','{' '.join(words[1:])}']"
+    return ""
 
 
 def _slurm_problems(text: str, request: Request) -> Iterator[str]:
-    written, value = _parse_option(text)
+    match = re.fullmatch(r"--([A-Za-z-]+)(?:[= ](.*))?|-(\w)[= ]?(.*)", text, re.DOTALL)
+    long, long_value, letter, short_value = match.groups() if match else ("", "", None, None)
+    written, value = (
+        long or SHORT.get(letter or "", letter or ""),
+        (long_value if long else short_value) or "",
+    )
     # as sbatch completes an abbreviated long option
     matching = [name for name in OPTIONS if len(written) > 1 and name.startswith(written)]
     option = written if written in OPTIONS else min(matching, default=written)
@@ -108,16 +113,8 @@ def _pbs_problems(text: str, request: Request) -> Iterator[str]:
         yield f"the script sets -l {value.partition('=')[0]} itself; use trainer.nodes, trainer.devices, cluster.mem or cluster.time."
 
 
-def _parse_option(text: str) -> tuple[str, str]:
-    """Return the long name of an option, as typed, and its value."""
-    match = re.fullmatch(r"--([A-Za-z-]+)(?:[= ](.*))?|-(\w)[= ]?(.*)", text, re.DOTALL)
-    if not match:
-        return "", ""
-    return (match[1], match[2] or "") if match[1] else (SHORT.get(match[3], match[3]), match[4])
-
-
 def one_line(request: Request) -> Iterator[str]:
-    """Report values with a line break, which would end their line in the script."""
+    """Report values with a line break, which would end their line in the script, and a relative path of the node's disk."""
     c = request.config.cluster
     values = {f"cluster.{k}": v for k, v in vars(c).items() if isinstance(v, str)}
     values |= {"cluster.extra": " ".join(c.extra), "cluster.modules": " ".join(c.modules)}
@@ -128,13 +125,8 @@ def one_line(request: Request) -> Iterator[str]:
     for key, value in values.items():
         if re.search(r"[\n\r\0]", value):
             yield f"{key}={value!r} has a line break in it, which a line of a batch script can't have; leave it out."
-
-
-def local_disk(request: Request) -> Iterator[str]:
-    """Report a relative path of the node's disk, which would be below the project."""
-    folder = request.config.cluster.local_disk
-    if not folder.startswith(("/", "$")):
-        yield f"cluster.local_disk={folder} is a relative path, but a node's own disk needs an absolute one; use /tmp, or '$SLURM_TMPDIR'."
+    if not (disk := c.local_disk).startswith(("/", "$")):
+        yield f"cluster.local_disk={disk} is a relative path, but a node's own disk needs an absolute one; use /tmp, or '$SLURM_TMPDIR'."
 
 
 def launch(request: Request) -> Iterator[str]:
@@ -159,7 +151,7 @@ def launch(request: Request) -> Iterator[str]:
 
 
 def container(request: Request) -> Iterator[str]:
-    """Report a missing image, or a launch method that can't start ranks in a container."""
+    """Report a missing image, a launch method that can't start ranks in a container, and what is not a mount."""
     c, job = request.config.container, request.job
     if c.name == "none":
         return
@@ -168,22 +160,14 @@ def container(request: Request) -> Iterator[str]:
     elif re.match(r"/|\.\.?/|~|.*\.(sqsh|sif)$", c.image, re.DOTALL) and not Path(c.image).exists():
         make = "enroot import -o" if c.name == "pyxis" else "apptainer build"
         yield f"container.image={c.image} does not exist; check the path, or make it: `{make} {c.image} docker://...`."
-    if c.name == "pyxis" and (
-        job.launch in ("mpirun", "horovodrun") or request.config.cluster.scheduler != "slurm"
-    ):
+    if c.name == "pyxis" and (job.launch in ("mpirun", "horovodrun") or job.cluster.scheduler != "slurm"):
         yield f"container=pyxis is part of srun, and launch={job.launch} does not start ranks with srun; use launch=srun."
     if c.name == "apptainer" and job.launch == "horovodrun":
         yield "launch=horovodrun can't start ranks inside a container; use launch=srun or launch=mpirun."
-
-
-def mounts(request: Request) -> Iterator[str]:
-    """Report entries of container.mounts that do not have the form of a mount."""
-    if request.config.container.name == "none":
-        return
-    for text in request.config.container.mounts:
+    for text in c.mounts:
         parts = text.split(":")
         if len(parts) > 3 or not all(parts) or "," in text or not all(p.startswith("/") for p in parts[1:2]):
             yield f"container.mounts: '{text}' is not a folder, nor of the form OUTSIDE:INSIDE; use container.mounts=[/scratch/me,/a:/in]."
 
 
-RULES = (outline, extra_options, one_line, local_disk, launch, container, mounts)
+RULES = (outline, extra_options, one_line, launch, container)

@@ -119,14 +119,13 @@ def _submit(command: Sequence[str], script: Path) -> str:
         raise SchedulerError(f"{error} dry_run=true shows what would be submitted.") from None
     except KeyboardInterrupt:
         raise UnclearError(f"interrupted while {name} was running.", exit_code=INTERRUPTED) from None
+    failed = f"{name} failed with {programs.describe_exit(answer)}."
     if answer.code < 0 or re.search(ANSWER_LOST, answer.err):
-        raise UnclearError(f"{name} failed with {programs.describe_exit(answer)}.")
+        raise UnclearError(failed)
     if answer.code and re.search(NOT_REACHED, answer.err):
-        raise _UnreachableError(f"{name} failed with {programs.describe_exit(answer)}.")
-    if answer.code and not answer.message:
-        raise SubmitError(f"{name} failed with {programs.describe_exit(answer)}.")
+        raise _UnreachableError(failed)
     if answer.code:
-        raise SubmitError(f"{name} refused the job: {answer.message}")
+        raise SubmitError(f"{name} refused the job: {answer.message}" if answer.message else failed)
     match = re.match(r"\s*([0-9]+(\[\])?)(?![\w])", answer.out.strip().rpartition("\n")[2])
     if not match:
         raise UnclearError(f"{name} answered {answer.message[:80]!a}, which has no job id in it.")
@@ -194,15 +193,14 @@ def delay_interrupt(note: str) -> Iterator[threading.Event]:
 
 
 def _options(scheduler: str, after: str | None, members: str | None, ok: Sequence[str]) -> list[str]:
-    waits = [f"afterany:{after}"] if after else []
     if scheduler == "pbs":  # PBS takes whole arrays here, and removes a job whose condition can't be met
         ok = list(dict.fromkeys(i.partition("_")[0] for i in ok))
-    waits += [f"afterok:{':'.join(ok)}"] if ok else []
-    depend = ",".join(waits)
+    waits = [f"afterany:{after}"] if after else []
+    depend = ",".join([*waits, f"afterok:{':'.join(ok)}"] if ok else waits)
     if scheduler == "pbs":
-        return [*(["-W", f"depend={depend}"] if waits else []), *(["-J", members] if members else [])]
+        return [*(["-W", f"depend={depend}"] if depend else []), *(["-J", members] if members else [])]
     options = {
-        f"--dependency={depend}": waits,
+        f"--dependency={depend}": depend,
         "--kill-on-invalid-dep=yes": ok,
         f"--array={members}": members,
     }

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -80,17 +80,12 @@ class JobStates:
 
     def active(self, job_ids: Sequence[str]) -> dict[str, str]:
         """Return the states of those of `job_ids` that may still run."""
-        return {i: s for i, s in self.select(job_ids).items() if is_active(s)}
+        return {i: s for i, s in self.select(job_ids).items() if s not in ENDED}
 
     def missing(self, job_ids: Sequence[str]) -> list[str]:
         """Return those of `job_ids` whose state is not known."""
         names = {*self.states, *(i.partition("_")[0] for i in self.states)}
         return [i for i in job_ids if i not in names]
-
-
-def is_active(state: str) -> bool:
-    """Return whether a job in this state may still run."""
-    return state not in ENDED
 
 
 def query_queue(scheduler: str, job_ids: Sequence[str]) -> JobStates:
@@ -101,7 +96,8 @@ def query_queue(scheduler: str, job_ids: Sequence[str]) -> JobStates:
     if not job_ids:
         return JobStates()
     if scheduler == "pbs":
-        return JobStates(_query_qstat(job_ids))
+        known = {job_id: query_pbs_fields(job_id).get("job_state") for job_id in job_ids}
+        return JobStates({i: PBS_STATES.get(state, "COMPLETED") for i, state in known.items() if state})
     command = ["squeue", "--noheader", "--array", "--format=%i|%T", "--states=all", jobs_option(job_ids)]
     return JobStates(_query_states(command))
 
@@ -114,12 +110,16 @@ def query_states(scheduler: str, job_ids: Sequence[str]) -> JobStates:
     known = query_queue(scheduler, job_ids)
     if scheduler == "pbs":
         return known
-    for look_up in (_query_sacct, _query_scontrol):
+    look_ups: tuple[Callable[[Sequence[str]], dict[str, str]], ...] = (
+        lambda ids: _query_states([*SACCT, "--format=JobID,State", jobs_option(ids)]),
+        lambda ids: {job: state for job, [state] in query_job_fields(ids, "JobState").items()},
+    )
+    for look_up in look_ups:
         if not (missing := known.missing(job_ids)):
             break
         try:
             # the queue does not know these jobs: one that the accounting lists as running is lost (a runaway job)
-            ended = {i: s for i, s in look_up(missing).items() if not is_active(s)}
+            ended = {i: s for i, s in look_up(missing).items() if s in ENDED}
             known = JobStates({**ended, **known.states}, known.gap)
         except SchedulerError as error:
             known = JobStates(known.states, known.gap or str(error))
@@ -194,14 +194,6 @@ def native_id(job_id: str) -> str:
     return re.sub(r"\[\]_(\d+)", r"[\1]", job_id)
 
 
-def _query_qstat(job_ids: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for job_id in job_ids:
-        if facts := query_pbs_fields(job_id):
-            found[job_id] = PBS_STATES.get(facts["job_state"], "COMPLETED")
-    return found
-
-
 def query_pbs_fields(job_id: str) -> dict[str, str]:
     """Return the fields of `qstat -f`, none for an unknown job. Raises SchedulerError: qstat does not answer, or prints something else."""
     answer = programs.query(["qstat", "-f", native_id(job_id)], UNKNOWN["qstat"])
@@ -226,14 +218,6 @@ def _query_states(command: Sequence[str]) -> dict[str, str]:
         elif row and not row.startswith("CLUSTER:"):  # a heading that Slurm prints if SLURM_CLUSTERS is set
             raise SchedulerError(f"{command[0]} answered {row[:80]!a}, which is not a job and its state.")
     return found
-
-
-def _query_sacct(job_ids: Sequence[str]) -> dict[str, str]:
-    return _query_states([*SACCT, "--format=JobID,State", jobs_option(job_ids)])
-
-
-def _query_scontrol(job_ids: Sequence[str]) -> dict[str, str]:
-    return {job: state for job, [state] in query_job_fields(job_ids, "JobState").items()}
 
 
 def query_job_fields(job_ids: Sequence[str], *names: str) -> dict[str, list[str]]:
@@ -261,14 +245,6 @@ class QueuePoller:
 
         Raises SchedulerError: no answer for `MAX_SILENCE_S`.
         """
-        known = self.poll(scheduler, job_ids)
-        return known is None or bool(known.active(job_ids))
-
-    def poll(self, scheduler: str, job_ids: Sequence[str]) -> JobStates | None:
-        """Return the states of jobs in the queue. None while the scheduler does not answer.
-
-        Raises SchedulerError: no answer for `MAX_SILENCE_S`.
-        """
         try:
             known = query_queue(scheduler, job_ids)
         except SchedulerError as error:
@@ -279,8 +255,8 @@ class QueuePoller:
                 raise SchedulerError(
                     f"{error} No answer for {MAX_SILENCE_S / 60:g} minutes: the job may still run, but this command stops waiting for it."
                 ) from None
-            return None
+            return True
         if self._silent_since is not None:
             print("The scheduler answers again.", file=sys.stderr, flush=True)
         self._silent_since = None
-        return known
+        return bool(known.active(job_ids))

@@ -9,8 +9,8 @@ import getpass
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from train_anywhere.config.cluster import Cluster
@@ -37,8 +37,8 @@ TIMEOUT_S = 10.0
 
 def submission_environment(script: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment for sbatch. LC_ALL is unchanged, because the job inherits it."""
-    dropped = dropped_variables(script, environ)
-    return {k: v for k, v in environ.items() if k not in (*dropped, ON)}
+    dropped = {*dropped_variables(script, environ), ON}
+    return {k: v for k, v in environ.items() if k not in dropped}
 
 
 def dropped_variables(script: str, environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -57,12 +57,6 @@ def notes(script: str, environ: Mapping[str, str] = os.environ) -> list[str]:
     inside = f"this command runs inside job {job}: the run will be a separate job, not a part of that one."
     dropped = f"not passed to the job: {listed(names)} of this shell; the configuration decides (cluster.extra takes any option of sbatch)."
     return [*([inside] if job else []), *([dropped] if names else [])]
-
-
-def print_notes(script: Path) -> None:
-    """Print the notes about the submission of a script, one per line."""
-    found = notes(script.read_text(errors="replace"))
-    print("".join(f"note: {note}\n" for note in found), end="", flush=True)
 
 
 def allocation_environment(
@@ -97,12 +91,9 @@ def apply_shell_options(cluster: Cluster, environ: Mapping[str, str] = os.enviro
 
 def user_name() -> str:
     """Return the user's name, even if $USER is not set, or the id of a user without a name."""
-    if name := os.environ.get("USER"):
-        return name
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
+    with suppress(KeyError, OSError):
+        return os.environ.get("USER") or getpass.getuser()
+    return str(os.getuid())
 
 
 def fill_account(cluster: Cluster, gpus: bool) -> Cluster:

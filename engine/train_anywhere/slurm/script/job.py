@@ -28,7 +28,6 @@ class Job:
     """One job, or one array of jobs that are the same for the scheduler.
 
     Attributes:
-        name: name of the job.
         cluster: options that are passed on unchanged: account, partition, modules, ...
         node: the kind of node that the job will get, or None if the preset does not know it.
         layout: the strategy, and the numbers of devices and of ranks on each node.
@@ -36,11 +35,8 @@ class Job:
         cpus_per_task: CPUs of each rank.
         mem: memory per node in MiB, 0 for all of it, None for the scheduler's default.
         launch: one of `LAUNCHERS`.
-        container: the container of the ranks.
         python: the interpreter of the ranks, as written in the script.
         run: the run folder; for an array, without the "-<member>" at the end.
-        code: folder of the code snapshot.
-        mounts: folders that the container mounts.
         members: numbers of the members of an array; None for a single job.
         batch: samples in one batch over all ranks.
         framework: name for display; program for a program of `src/run.py`.
@@ -169,10 +165,9 @@ class Job:
 
 
 def make_job(config: Config, run: str, code: str, members: Sequence[int] | None = None) -> Job:
-    """Resolve the configuration of a run, or of the first member of an array, into a job.
+    """Resolve the configuration of a run, or of the first of the `members` of an array, into a job.
 
-    `run` and `code` are absolute paths of the run folder and the code snapshot. For an array, `run` is the part of the path that
-    all members share, and `members` has their numbers.
+    `run` and `code` are absolute paths of the run folder, of an array the part that all members share, and of the code snapshot.
 
     Raises ConfigError: a time, size or pattern has a wrong format. `train_anywhere.slurm.rules` checks the limits of the site.
     """
@@ -186,24 +181,28 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
     layout = plan_layout(config, devices_per_node(config))
     packed = c.pack if members is not None else 1
     most = max(layout.devices) if packed == 1 else c.packed_gpus
+    limits = [seconds for limit in (c.time, c.time_min) if limit and (seconds := units.seconds(limit))]
+    warning = min([SIGNAL_S, *(max(1, seconds // 2) for seconds in limits)])
     gpus = config.trainer.accelerator != "cpu"
     typed = (c.cpus_per_task or 0) * max(most, packed)
     node = find_node_type(c, most, typed, _requested_memory(c, most, typed) or 0)
-    each = _cpus(c, node, packed) * (1 if packed > 1 else most // max(layout.ranks))
+    # CPUs of each device, or of each member of those that are packed into a job
+    each = c.cpus_per_task or CPUS_OF_UNKNOWN_NODES
+    if c.cpus_per_task is None and node and node.cpus:
+        each = max(1, node.cpus * (min(node.gpus, c.packed_gpus) if packed > 1 else 1) // node.gpus // packed)
+    each *= 1 if packed > 1 else most // max(layout.ranks)
     return Job(
         name=config.name,
         cluster=replace(
             clean_environment.fill_account(clean_environment.apply_shell_options(c), gpus),
-            signal_seconds=_signal_seconds(c),
+            signal_seconds=c.signal_seconds or warning,
         ),
         node=node,
         layout=layout,
         gpus=gpus,
         cpus_per_task=each,
         mem=_memory(c, node, most, each * max(max(layout.ranks), packed)),
-        launch=config.launch
-        if config.launch != "auto"
-        else ("srun" if packed > 1 else _auto_launch(c, config.framework, layout.strategy)),
+        launch=_launch(config, layout.strategy, packed),
         container=config.container,
         python=interpreter(config.container, c),
         run=run,
@@ -225,12 +224,6 @@ def count_nodes(config: Config) -> tuple[int, ...]:
     if config.program.command or least == most:  # the batches of a program are its own
         return (*numbers,)
     return tuple(n for n in numbers if config.data.batch_size % (devices * n) == 0) or (*numbers,)
-
-
-def _signal_seconds(c: Cluster) -> int:
-    """Return `cluster.signal_seconds`, by default at most half of the time limit."""
-    limits = [seconds for limit in (c.time, c.time_min) if limit and (seconds := units.seconds(limit))]
-    return c.signal_seconds or min([SIGNAL_S, *(max(1, seconds // 2) for seconds in limits)])
 
 
 def devices_per_node(config: Config) -> tuple[int, ...]:
@@ -284,11 +277,12 @@ def _smallest(kinds: Iterable[NodeType]) -> NodeType:
     return smallest
 
 
-def _auto_launch(c: Cluster, framework: str, strategy: str) -> str:
-    """Return the preset's launch method if the strategy supports it, else its first one."""
-    able = support(framework, strategy)
-    known = able.launch if able.ranks else LAUNCHERS
-    usable = [m for m in known if c.scheduler != "pbs" or m != "srun"]
+def _launch(config: Config, strategy: str, packed: int) -> str:
+    """Return the launch method. Automatic: the preset's method if the strategy supports it, else its first one."""
+    c, able = config.cluster, support(config.framework, strategy)
+    if config.launch != "auto" or packed > 1:
+        return "srun" if config.launch == "auto" else config.launch
+    usable = [m for m in (able.launch if able.ranks else LAUNCHERS) if c.scheduler != "pbs" or m != "srun"]
     return c.launch if c.launch in usable or not usable else usable[0]
 
 
@@ -320,20 +314,11 @@ def interpreter(container: Container, cluster: Cluster) -> str:
     return "python" if cluster.conda or cluster.venv else str(restore_links(Path(sys.executable)))
 
 
-def _cpus(c: Cluster, node: NodeType | None, packed: int) -> int:
-    """Return the CPUs of each device, or of each member of those that are `packed` into a job."""
-    if c.cpus_per_task is not None:
-        return c.cpus_per_task
-    if not (node and node.cpus):
-        return CPUS_OF_UNKNOWN_NODES
-    gpus = min(node.gpus, c.packed_gpus) if packed > 1 else 1
-    return max(1, node.cpus * gpus // node.gpus // packed)
-
-
 def _memory(c: Cluster, node: NodeType | None, devices: int, cpus: int) -> int | None:
+    """Return the MiB of memory per node: what is requested, else the share of the devices."""
     requested = _requested_memory(c, devices, cpus)
     if requested is None and node and node.mem and c.site.takes_mem:
-        return min(units.megabytes(node.mem), units.megabytes(node.mem) * devices // node.gpus)
+        return min(whole := units.megabytes(node.mem), whole * devices // node.gpus)
     return requested
 
 

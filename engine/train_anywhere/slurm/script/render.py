@@ -45,9 +45,10 @@ def render(job: Job) -> str:
     """
     from jinja2 import TemplateError, TemplateNotFound
 
-    check_outline(f"{job.cluster.scheduler}.sh.j2")
+    name = f"{job.cluster.scheduler}.sh.j2"
+    check_outline(name)
     try:
-        return _render(job)
+        return make_environment().get_template(name).render(_values(job))
     except TemplateNotFound as error:
         raise ConfigError(
             f"{error.name} is included by {TEMPLATES}, and is neither there nor in the engine: git checkout slurm/templates, or correct "
@@ -58,6 +59,46 @@ def render(job: Job) -> str:
         raise ConfigError(
             f"{where}: {error}; correct the template, or git checkout slurm/templates."
         ) from None
+
+
+def _values(job: Job) -> dict[str, object]:
+    """Return the variables of the templates."""
+    c, image = job.cluster, str(job.container.image)
+    # in an allocation the ranks may use only some of its nodes, and srun would take any
+    chosen = ' --nodelist="$SLURM_JOB_NODELIST"' if c.nodelist else ""
+    # the variables of the other ways to request GPUs
+    gpu_variables = ["SLURM_GPUS"] if job.even or c.gpu_request == "none" else []
+    gpu_variables += [] if job.even and c.gpu_request == "gpus-per-node" else ["SLURM_GPUS_PER_NODE"]
+    values = {**vars(c), "constraint": job.constraint}
+    keys = {o.name: o.text.removeprefix("cluster.") for o in OPTIONS.values() if o.kind == "line"}
+    pyxis = apptainer = ""
+    if job.container.name == "pyxis":
+        pyxis = pyxis_options(image, job.mounts, job.code)
+    elif job.container.name == "apptainer":
+        apptainer = apptainer_command(image, job.mounts, job.code, job.gpus)
+    sockets = re.search(r"(?:^| )(?:--distribution[= ]|-m ?)[\w*]+(:[\w*:]+)", " ".join(c.extra))
+    return {
+        # outlines of projects list the numbers of the array as the members of a job
+        "job": replace(job, members=job.members and job.array),
+        "c": c,
+        "login": bool(c.modules or c.conda),  # only login shells have `module` and `conda`
+        "log": log_path(job),
+        "python": shlex.quote(job.python),
+        # the options that have a key of `cluster` as their value, and True for one without a value
+        "lines": [(name, v) for name, key in keys.items() if (v := values[key]) not in (None, False, "")],
+        "gpu_type": f"{c.gpu_type}:" if c.gpu_type else "",
+        "gpu_variables": " ".join(gpu_variables),
+        # the supervisor counts the nodes of an elastic job before each start of the ranks
+        "nodes": "{nodes}" if job.elastic else job.nodes,
+        "world": "{ranks}" if job.elastic else job.world_size,
+        "there": " --overlap --nodelist={nodelist}" if job.elastic else chosen,
+        "distribution": f"block{sockets[1] if sockets else ''}",  # node by node in the order of TRAIN_HOSTS
+        "pyxis": f" \\\n    {pyxis}" if pyxis else "",
+        "inside": f"{apptainer} " if apptainer else "",
+        "supervisor": job.supervisor,
+        "job_options": job_options(job),
+        "supervised": ranks_options(job, pyxis, apptainer),
+    }
 
 
 def check_outline(name: str) -> str:
@@ -92,10 +133,15 @@ def make_environment() -> "Environment":
     """Return the environment of the templates, with the filters for values of users."""
     from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
 
-    cache = bytecode_folder()
+    cache = TEMPLATES / "__pycache__"
+    writable = False
+    if not sys.dont_write_bytecode:
+        with suppress(OSError):
+            cache.mkdir(exist_ok=True)
+        writable = os.access(f"{cache}/", os.W_OK)  # with the slash a file fails
     environment = Environment(
         loader=FileSystemLoader([TEMPLATES, OURS]),
-        bytecode_cache=FileSystemBytecodeCache(cache) if cache else None,
+        bytecode_cache=FileSystemBytecodeCache(str(cache)) if writable else None,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -116,45 +162,6 @@ def make_environment() -> "Environment":
     return environment
 
 
-def _render(job: Job) -> str:
-    c = job.cluster
-    # in an allocation the ranks may use only some of its nodes, and srun would take any
-    chosen = ' --nodelist="$SLURM_JOB_NODELIST"' if c.nodelist else ""
-    given = (
-        "SLURM_GPUS" if job.even and c.gpu_request == "gpus-per-node" else "SLURM_GPUS SLURM_GPUS_PER_NODE"
-    )
-    values = {**vars(c), "constraint": job.constraint}
-    keys = {o.name: o.text.removeprefix("cluster.") for o in OPTIONS.values() if o.kind == "line"}
-    # the options that have a key of `cluster` as their value, and True for one without a value
-    lines = [(name, values[key]) for name, key in keys.items() if values[key] not in (None, False, "")]
-    return (
-        make_environment()
-        .get_template(f"{c.scheduler}.sh.j2")
-        .render(
-            # outlines of projects list the numbers of the array as the members of a job
-            job=replace(job, members=job.members and job.array),
-            c=c,
-            login=bool(c.modules or c.conda),  # only login shells have `module` and `conda`
-            log=log_path(job),
-            python=shlex.quote(job.python),
-            lines=lines,
-            gpu_type=f"{c.gpu_type}:" if c.gpu_type else "",
-            # the variables of the other ways to request GPUs
-            gpu_variables=given if job.even or c.gpu_request == "none" else "SLURM_GPUS_PER_NODE",
-            # the supervisor counts the nodes of an elastic job before each start of the ranks
-            nodes="{nodes}" if job.elastic else job.nodes,
-            world="{ranks}" if job.elastic else job.world_size,
-            there=" --overlap --nodelist={nodelist}" if job.elastic else chosen,
-            distribution=distribution(job),
-            pyxis=pyxis(job),
-            inside=apptainer(job),
-            supervisor=job.supervisor,
-            job_options=job_options(job),
-            supervised=ranks_options(job),
-        )
-    )
-
-
 def job_options(job: Job) -> str:
     """Return the supervisor's options about the job, needed even if the ranks can't start."""
     c = job.cluster
@@ -169,9 +176,11 @@ def job_options(job: Job) -> str:
     return "".join(f" {words}" for words in _options(options))
 
 
-def ranks_options(job: Job) -> str:
-    """Return the supervisor's options about the ranks, see `job/__main__.py`."""
-    c, container = job.cluster, job.container.name
+def ranks_options(job: Job, pyxis: str, apptainer: str) -> str:
+    """Return the supervisor's options about the ranks and their container, see `job/__main__.py`."""
+    c, lines = job.cluster, re.findall(r"\bexport\s+([^;]*)", "; ".join(job.cluster.setup))
+    names = [name for words in lines for name in re.findall(r"(?:^|\s)([A-Za-z_]\w*)", words)]
+    exported = dict.fromkeys([*names, *job.features.variables])
     options = {
         "--launch": job.launch if job.launch != "srun" else None,
         "--ranks": job.ranks[0] if job.even and job.ranks[0] > 1 else None,
@@ -185,20 +194,11 @@ def ranks_options(job: Job) -> str:
         "--program": bool(job.command),
         "--monitor": job.features.on_node,
         "--features": bool(job.features.supervising),
-        "--inside": apptainer(job).strip() if container == "apptainer" else None,
-        "--container": pyxis_options(str(job.container.image), job.mounts, job.code)
-        if container == "pyxis"
-        else None,
-        "--export": ",".join(exported(job)) if job.launch == "mpirun" or container != "none" else None,
+        "--inside": apptainer,
+        "--container": pyxis,
+        "--export": ",".join(exported) if job.launch == "mpirun" or pyxis or apptainer else None,
     }
     return " ".join([*_options(options), f"--python={shlex.quote(job.python)}"])
-
-
-def exported(job: Job) -> list[str]:
-    """Return the variables that the script exports for features and in `cluster.setup`."""
-    lines = re.findall(r"\bexport\s+([^;]*)", "; ".join(job.cluster.setup))
-    names = [name for words in lines for name in re.findall(r"(?:^|\s)([A-Za-z_]\w*)", words)]
-    return [*dict.fromkeys([*names, *job.features.variables])]
 
 
 def _options(options: Mapping[str, object]) -> Iterator[str]:
@@ -208,16 +208,6 @@ def _options(options: Mapping[str, object]) -> Iterator[str]:
             yield name
         elif value is not None and value is not False and value != "":  # 0 is a value
             yield f"{name}={shlex.quote(str(value))}"
-
-
-def bytecode_folder() -> str | None:
-    """Return the folder for compiled templates. None if it is not writable."""
-    folder = TEMPLATES / "__pycache__"
-    if sys.dont_write_bytecode:
-        return None
-    with suppress(OSError):
-        folder.mkdir(exist_ok=True)
-    return str(folder) if os.access(f"{folder}/", os.W_OK) else None  # with the slash a file fails
 
 
 def log_path(job: Job) -> str:
@@ -260,20 +250,6 @@ def ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
-def distribution(job: Job) -> str:
-    """Return srun's `--distribution`: node by node in the order of TRAIN_HOSTS."""
-    options = " ".join(job.cluster.extra)
-    sockets = re.search(r"(?:^| )(?:--distribution[= ]|-m ?)[\w*]+(:[\w*:]+)", options)
-    return f"block{sockets[1] if sockets else ''}"
-
-
-def pyxis(job: Job) -> str:
-    """Return a line of srun options that run the ranks in a container. Empty without one."""
-    if job.container.name != "pyxis":
-        return ""
-    return " \\\n    " + pyxis_options(str(job.container.image), job.mounts, job.code)
-
-
 def pyxis_options(image: str, mounts: Sequence[str], folder: str) -> str:
     """Return srun's options for a container. `folder` is the first folder inside.
 
@@ -283,13 +259,6 @@ def pyxis_options(image: str, mounts: Sequence[str], folder: str) -> str:
     options = {"image": image, "mounts": pairs, "workdir": folder}
     words = [f"--container-{k}={shlex.quote(v)}" for k, v in options.items()]
     return " ".join([*words, "--container-env={names}", "--no-container-entrypoint"])
-
-
-def apptainer(job: Job) -> str:
-    """Return the prefix of a command that runs it in a container. Empty without one."""
-    if job.container.name != "apptainer":
-        return ""
-    return f"{apptainer_command(str(job.container.image), job.mounts, job.code, job.gpus)} "
 
 
 def apptainer_command(image: str, mounts: Sequence[str], folder: str, gpus: bool) -> str:

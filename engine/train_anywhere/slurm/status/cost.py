@@ -52,43 +52,35 @@ def read_cost(run: RunDir) -> Cost:
 
 def sum_costs(folders: Sequence[Path]) -> list[Cost]:
     """Return the costs by name and user, the most expensive first. Runs that can't be read are left out."""
-    found: dict[tuple[str, str], Cost] = {}
+    found: dict[tuple[str, str], list[Cost]] = {}
     for folder in folders:
         with suppress(CheckpointError, OSError):
             one = read_cost(RunDir(folder))
-            found[one.name, one.user] = (
-                add(found[one.name, one.user], one) if (one.name, one.user) in found else one
-            )
-    return sorted(found.values(), key=lambda cost: (-cost.gpu_hours, cost.name, cost.user))
+            found.setdefault((one.name, one.user), []).append(one)
+    return sorted(map(add, found.values()), key=lambda cost: (-cost.gpu_hours, cost.name, cost.user))
 
 
-def add(one: Cost, other: Cost) -> Cost:
-    """Return the sum of two costs."""
-    known = [cost.kwh for cost in (one, other) if cost.kwh is not None]
-    hours, runs = one.gpu_hours + other.gpu_hours, one.runs + other.runs
-    return replace(one, runs=runs, gpu_hours=hours, kwh=sum(known) if known else None)
+def add(costs: Sequence[Cost]) -> Cost:
+    """Return the sum of costs, with the name and user of the first."""
+    known = [cost.kwh for cost in costs if cost.kwh is not None]
+    hours, runs = sum(c.gpu_hours for c in costs), sum(c.runs for c in costs)
+    return replace(costs[0], runs=runs, gpu_hours=hours, kwh=sum(known) if known else None)
 
 
 def format_costs(costs: Sequence[Cost], width: int | None, as_csv: bool) -> str:
     """Return a table with a line for all, or a CSV file without it."""
+    hours, energy, unknown = ("gpu_hours", "kwh", "") if as_csv else ("GPU hours", "kWh", "-")
     columns = [
         Column[Cost]("name", lambda c: c.name),
         Column[Cost]("user", lambda c: c.user),
         Column[Cost]("runs", lambda c: str(c.runs)),
-        Column[Cost]("GPU hours" if not as_csv else "gpu_hours", lambda c: f"{c.gpu_hours:.2f}"),
-        Column[Cost](
-            "kWh" if not as_csv else "kwh",
-            lambda c: ("" if as_csv else "-") if c.kwh is None else f"{c.kwh:.2f}",
-        ),
+        Column[Cost](hours, lambda c: f"{c.gpu_hours:.2f}"),
+        Column[Cost](energy, lambda c: unknown if c.kwh is None else f"{c.kwh:.2f}"),
     ]
     if as_csv:
         text = io.StringIO()
         rows = [[column.value(cost) for column in columns] for cost in costs]
         csv.writer(text, lineterminator="\n").writerows([[column.title for column in columns], *rows])
         return text.getvalue().rstrip("\n")
-    whole = costs[0]
-    for cost in costs[1:]:
-        whole = add(whole, cost)
-    return format_table(
-        columns, [*costs, *([replace(whole, name="all", user="")] if len(costs) > 1 else [])], width
-    )
+    whole = [replace(add(costs), name="all", user="")] if len(costs) > 1 else []
+    return format_table(columns, [*costs, *whole], width)

@@ -97,14 +97,11 @@ def _last_job(run: RunEntry, known: queue.JobStates, scheduler: str) -> list[str
             f"{name}: whether a job of that run is queued is not known yet; look at `{QUEUE[scheduler]}`, and type the command again."
         )
     if not living:
+        end = ENDS.get(state, f"is {state}")
         raise ConfigError(
-            f"{name}: that run {_end(state)}, so a job that waits for it would never start; resume it first, or leave after= out."
+            f"{name}: that run {end}, so a job that waits for it would never start; resume it first, or leave after= out."
         )
     return living[-1:]  # the last of a chain
-
-
-def _end(state: str) -> str:
-    return ENDS.get(state, f"is {state}")
 
 
 def explain_cancel(run: RunEntry, info: Mapping[str, Any]) -> str:
@@ -121,21 +118,21 @@ def explain_cancel(run: RunEntry, info: Mapping[str, Any]) -> str:
                 failed = "FAILED" in known.select(other.job_ids[-1:]).values()
             if failed:
                 because = explain_cancel(other, its_own) if state == "cancelled" else ""
-                return f"run {other.folder.id}, which it waited for, {_end(state)}{because and ': '}{because or '.'}"
+                end = ENDS.get(state, f"is {state}")
+                return f"run {other.folder.id}, which it waited for, {end}{because and ': '}{because or '.'}"
     return ""
 
 
 def settle_state(run: RunEntry, state: str, info: Mapping[str, Any]) -> str:
     """Return why a run never started, and record it as cancelled in run.json."""
-    # Slurm soon forgets the job, and no other process writes this run.json any more
-    if state == "cancelled" and info.get("state") == "preempted":
-        with suppress(OSError):
-            run.folder.update(state="cancelled")
+    because = ""
     if state == "cancelled" and info.get("why"):  # a trial that was stopped
-        return str(info["why"])
-    if run.unclear or state in ("completed", "") or not (because := explain_cancel(run, info)):
-        return ""
-    if info.get("state") == "queued":
+        because = str(info["why"])
+    elif not run.unclear and state not in ("completed", ""):
+        because = explain_cancel(run, info)
+    # Slurm soon forgets the job, and no other process writes this run.json any more
+    cancelled = state == "cancelled" and info.get("state") == "preempted"
+    if cancelled or (because and info.get("state") == "queued"):
         with suppress(OSError):
             run.folder.update(state="cancelled")
     return because

@@ -1,6 +1,5 @@
 """Find runs by folder, run id, job id or sweep id, and query the scheduler for their states."""
 
-import dataclasses
 import errno
 import glob
 import os
@@ -9,7 +8,7 @@ import shlex
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,46 +110,25 @@ def find_all(results: Path, newest: int | None = None) -> list[RunEntry]:
 
 def find_folders(results: Path) -> list[Path]:
     """Find the folders of all runs below `results`, newest first. Raises SubmitError."""
+
+    def order(folder: Path) -> tuple[str, int]:
+        """Sort by the time in the run id, or of config.yaml, then by the number of a member."""
+        member = re.search(r"-(\d{1,3})$", folder.name)
+        number = -int(member[1]) if member else 0
+        if when := re.match(r"\d{8}-\d{6}", folder.name):
+            return when[0], number
+        written = time.localtime((folder / "config.yaml").stat().st_mtime)
+        return time.strftime("%Y%m%d-%H%M%S", written), number
+
     try:
         folders = [path.parent for path in results.glob("*/[!.]*/config.yaml")]
-        found = sorted(folders, key=_creation_order, reverse=True)
+        found = sorted(folders, key=order, reverse=True)
     except (OSError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or "its links form a loop"
         raise SubmitError(f"{results} can't be read: {why}.") from None
     if not found:
         raise SubmitError(f"there is no run in {results} yet (--results names another folder).")
     return found
-
-
-def _creation_order(folder: Path) -> tuple[str, int]:
-    """Return a sort key: the time in the run id, or of config.yaml, then the number."""
-    when = re.match(r"\d{8}-\d{6}", folder.name)
-    member = folder.name.rpartition("-")[2]
-    number = int(member) if member.isdecimal() and len(member) < 4 else 0
-    if when:
-        return when[0], -number
-    written = time.localtime((folder / "config.yaml").stat().st_mtime)
-    return time.strftime("%Y%m%d-%H%M%S", written), -number
-
-
-def job_ids(run: RunDir) -> tuple[str, ...]:
-    """Return the ids of all jobs in jobs.txt, with `UNCLEAR` for a job whose id is not known.
-
-    Raises SubmitError: the file contains something else, so the jobs are not known.
-    """
-    path = run.jobs
-    try:
-        words = _words(path)
-    except FileNotFoundError:
-        return ()
-    except OSError as error:
-        raise SubmitError(f"{path} can't be read: {error.strerror}.") from None
-    for word in words:
-        if word != UNCLEAR and not re.fullmatch(queue.JOB_ID, word):
-            raise SubmitError(
-                f"{path} has {word[:40]!a} in it, which is not a job id: correct or delete that line."
-            )
-    return tuple(dict.fromkeys(words))
 
 
 def query_scheduler(runs: Sequence[RunEntry], wait: bool = False) -> tuple[list[RunEntry], queue.JobStates]:
@@ -181,7 +159,16 @@ def with_unrecorded_jobs(runs: Sequence[RunEntry], wait: bool = False) -> list[R
         asked = any(run.unclear and run.scheduler == "slurm" for run in runs)
         jobs = queue.find_jobs() if asked else {}
         found = [_with_new_jobs(run, jobs) if run.unclear else run for run in runs]
-        if not wait or time.monotonic() > end or not any(map(_may_arrive, found)):
+        if not wait or time.monotonic() > end:
+            return found
+        # a submission that did not record its end may still reach Slurm's queue
+        if not any(
+            run.unclear
+            and run.scheduler == "slurm"
+            and not run.folder.read_info().get("submission")
+            and _record_age(run) < client.LOOKUP_PAUSES_S[-1]
+            for run in found
+        ):
             return found
         time.sleep(1)
 
@@ -193,7 +180,7 @@ def _with_new_jobs(run: RunEntry, jobs: Mapping[str, Mapping[str, str]]) -> RunE
     found = dict.fromkeys([*(log[1] + ending for log in logs if log), *queued])
     new = [i for i in found if _number(i) not in map(_number, run.job_ids)]
     gone = run.scheduler == "slurm" and _record_age(run) > FORGOTTEN_S
-    return dataclasses.replace(run, job_ids=(*run.job_ids, *new), unclear=not (new or gone))
+    return replace(run, job_ids=(*run.job_ids, *new), unclear=not (new or gone))
 
 
 def array_task(run: RunEntry) -> int:
@@ -202,13 +189,6 @@ def array_task(run: RunEntry) -> int:
     found = re.search(r"(?s)^#SBATCH --array=(\d+).* --members=(\d+)", text, re.MULTILINE)
     first, pack = map(int, found.groups()) if found else (0, 1)
     return member - (member - first) % pack
-
-
-def _may_arrive(run: RunEntry) -> bool:
-    """Return whether a submission that did not record its end may still reach Slurm's queue."""
-    if not run.unclear or run.scheduler != "slurm" or run.folder.read_info().get("submission"):
-        return False
-    return _record_age(run) < client.LOOKUP_PAUSES_S[-1]
 
 
 def _record_age(run: RunEntry) -> float:
@@ -262,11 +242,15 @@ def read_state(run: RunEntry, known: queue.JobStates) -> tuple[str, dict[str, An
 
 
 def _folders(name: str, results: Path) -> list[Path]:
+    found: list[Path] = []
     if re.fullmatch(r"[0-9]+(_[0-9]+)?", name):
-        found = [p.parent for p in sorted(results.glob(f"*/[!.]*/{JOBS}")) if _has_job(p, name)]
+        for jobs in sorted(results.glob(f"*/[!.]*/{JOBS}")):
+            with suppress(OSError):
+                if any(word == name or word.startswith(f"{name}_") for word in _words(jobs)):
+                    found.append(jobs.parent)
         _refuse_several(f"job {name}", {(read_entry(p).script or p / JOBS).parent for p in found})
-        if found:
-            return found
+    if found:
+        return found
     path = Path(name)
     if "/" not in name and name not in (".", "..") and not (path / "config.yaml").is_file():
         below = {p for p in results.glob(f"*/{glob.escape(name or '/')}") if not p.parent.is_symlink()}
@@ -296,13 +280,6 @@ def _member(folder: Path, sweep: str) -> int | None:
     return int(number) if known and (folder / "config.yaml").is_file() else None
 
 
-def _has_job(jobs: Path, job_id: str) -> bool:
-    try:
-        return any(word == job_id or word.startswith(f"{job_id}_") for word in _words(jobs))
-    except OSError:
-        return False
-
-
 def _words(jobs: Path) -> list[str]:
     """Return the entries of jobs.txt. Raises OSError, also for a FIFO."""
     if odd := describe_special(jobs.stat().st_mode):
@@ -320,8 +297,22 @@ def read_entry(folder: Path) -> RunEntry:
     member = _member(folder, sweep) if sweep and not own and folder.with_name(sweep).is_dir() else None
     kind = next((k for k, name in SCRIPT.items() if script and script.name == name), None)
     try:
-        ids = job_ids(run)
-        kind = kind or (_scheduler(run) if ids else None)
+        ids = dict.fromkeys(_words(run.jobs)) if os.path.lexists(run.jobs) else {}
+        for word in ids:
+            if word != UNCLEAR and not re.fullmatch(queue.JOB_ID, word):
+                raise SubmitError(
+                    f"{run.jobs} has {word[:40]!a} in it, which is not a job id: correct or delete that line."
+                )
+        if ids and kind is None:  # a run without a script
+            cluster = read_config(run).get("cluster")
+            kind = cluster.get("scheduler") if isinstance(cluster, dict) else None
+            if kind not in SCRIPT:
+                raise SubmitError(
+                    f"{run.path} has jobs ({run.jobs}) but neither a batch script nor a readable config.yaml: "
+                    "which scheduler has them is not known."
+                )
+    except OSError as error:
+        return RunEntry(run, member, kind, script, (), trouble=f"{run.jobs} can't be read: {error.strerror}.")
     except SubmitError as error:
         return RunEntry(run, member, kind, script, (), trouble=str(error))
     # a submission has recorded that it starts, and nothing of its end
@@ -334,15 +325,3 @@ def recorded_state(run: RunDir) -> object:
     with suppress(CheckpointError):
         return run.read_info().get("state")
     return None
-
-
-def _scheduler(run: RunDir) -> str:
-    """Return the scheduler of a run without a script, from its configuration."""
-    cluster = read_config(run).get("cluster")
-    kind = cluster.get("scheduler") if isinstance(cluster, dict) else None
-    if kind not in SCRIPT:
-        raise SubmitError(
-            f"{run.path} has jobs ({run.jobs}) but neither a batch script nor a readable config.yaml: "
-            "which scheduler has them is not known."
-        )
-    return str(kind)

@@ -42,11 +42,9 @@ class Report:
     """The report of one run.
 
     Attributes:
-        name: the `name` of the run, which its folder is in.
         state: state in one word; empty if not known.
         written: state in run.json; "nothing" if it has none.
         where: the jobs and their cluster, or the process and its host.
-        jobs: ids of the jobs, oldest first.
         pending: why the newest job waits in the queue; None if it does not wait.
         ended: how the newest job failed according to Slurm; None if it did not fail, or Slurm does not know.
         hosts: hostnames of the nodes of the newest attempt.
@@ -56,8 +54,7 @@ class Report:
         steps_lost: optimizer steps that were trained again after resumes, or will be.
         resumed: attempts and lost steps in words; empty for a run that was never resumed and has lost nothing.
         logs: log files of the newest job that has any.
-        tensorboard: URL and tunnel command of the run's TensorBoard; None if it serves none.
-        dashboard: URL and tunnel command of `monitor.dashboard`; None if it is off.
+        tensorboard, dashboard: URL and tunnel command; None if it serves none.
         next: commands that the user may want to type next.
         started: start of the first attempt, in unix seconds.
         took: seconds from the start to the end, or until now; None if the end was not recorded.
@@ -102,12 +99,7 @@ class Report:
     @property
     def alive(self) -> bool:
         """True if the run may still train. Without an answer, run.json decides."""
-        return may_train(self.state, self.written)
-
-
-def may_train(state: str, written: str) -> bool:
-    """Return whether a run may still train. `written` counts if `state` is empty."""
-    return (state or written) not in OVER
+        return (self.state or self.written) not in OVER
 
 
 def differing_keys(reports: list[Report]) -> list[str]:
@@ -182,7 +174,11 @@ def gather(found: Sequence[RunEntry], ended_too: bool = True, brief: bool = Fals
         with_jobs, known = find_runs.query_scheduler(queried)
         newer = {run.folder.path: run for run in with_jobs}
         found = [newer.get(run.folder.path, run) for run in found]
-        waiting, ends = _query_pending(queried, known), job_end.query_newest_ends(queried, known)
+        for kind in {str(run.scheduler) for run in queried}:
+            jobs = [i for run in found if run.scheduler == kind for i in run.job_ids]
+            held_up = [i for i in jobs if known.select([i]).get(i, "").lower() in WAITING]
+            waiting |= query_pending(kind, held_up)
+        ends = job_end.query_newest_ends(queried, known)
     except SchedulerError as error:
         trouble, code = [f"the states of jobs are not known: {error}"], error.exit_code
     reports = []
@@ -210,15 +206,21 @@ def make_report(
 ) -> Report:
     """Return the report of one run. `in_full` reads all its files, `brief` only the small ones that `list` needs.
 
-    `known` has the states of jobs, or is None if the scheduler does not answer; `waiting` and `ends` are by job id.
+    `known` is None if the scheduler does not answer; `waiting` and `ends` are by job id.
 
     Raises SubmitError, CheckpointError: jobs.txt or run.json is damaged.
     """
     if run.trouble:
         raise SubmitError(run.trouble)
-    state, where, info = _state(run, known)
+    if run.scheduler is None:
+        state, process, info = local_runs.read_state(run)
+        where = process or "on this machine"
+    else:
+        state, info = find_runs.read_state(run, known) if known else ("", run.folder.read_info())
+        jobs = [*run.job_ids, *(["?"] if run.unclear or not run.job_ids else [])]
+        where = f"job {' -> '.join(jobs)} on {info.get('cluster')}"
     written = str(info.get("state", "nothing"))
-    alive = may_train(state, written)
+    alive = (state or written) not in OVER
     waits = next((waiting[i] for i in run.job_ids if i in waiting), None) if state in WAITING else None
     end = None if alive or written in ("completed", "preempted") else ends.get(("", *run.job_ids)[-1])
     report = Report(
@@ -270,7 +272,9 @@ def _monitored(run: RunDir, info: Mapping[str, Any], alive: bool, in_full: bool)
         "nodes": {host: {k: v for k, v in content.items() if k != "sums"} for host, content in nodes.items()}
     }
     if alive:
-        known |= {kind: _service_urls(info, kind) for kind in ("tensorboard", "dashboard")}
+        for kind in ("tensorboard", "dashboard"):
+            if isinstance(served := info.get(kind), dict):
+                known[kind] = {k: v for k, v in served.items() if isinstance(v, str)} or None
     if in_full:
         known["verdicts"] = tuple(features.verdicts(read_facts(run, 0, nodes)))
         known["rows"] = features.rows(run, info)
@@ -287,27 +291,3 @@ def _end_reason(run: RunEntry, state: str, info: dict[str, Any], end: JobEnd | N
         or info.get("ended_by")
         or ""
     )
-
-
-def _state(run: RunEntry, known: JobStates | None) -> tuple[str, str, dict[str, Any]]:
-    """Return the state in one word, the jobs or process of the run, and its run.json."""
-    if run.scheduler is None:
-        state, where, info = local_runs.read_state(run)
-        return state, where or "on this machine", info
-    state, info = find_runs.read_state(run, known) if known else ("", run.folder.read_info())
-    jobs = [*run.job_ids, *(["?"] if run.unclear or not run.job_ids else [])]
-    return state, f"job {' -> '.join(jobs)} on {info.get('cluster')}", info
-
-
-def _query_pending(found: Sequence[RunEntry], known: JobStates) -> dict[str, PendingJob]:
-    waiting: dict[str, PendingJob] = {}
-    for kind in {run.scheduler for run in found if run.scheduler}:
-        jobs = [i for run in found if run.scheduler == kind for i in run.job_ids]
-        waiting |= query_pending(kind, [i for i in jobs if known.select([i]).get(i, "").lower() in WAITING])
-    return waiting
-
-
-def _service_urls(info: Mapping[str, Any], kind: str) -> dict[str, str] | None:
-    served = info.get(kind)
-    urls = {k: v for k, v in served.items() if isinstance(v, str)} if isinstance(served, dict) else {}
-    return urls or None

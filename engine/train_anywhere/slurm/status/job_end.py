@@ -1,11 +1,10 @@
 """Explain with Slurm's records why a job ended, or why it waits."""
 
-import dataclasses
 import re
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from train_anywhere.distributed import programs
@@ -122,12 +121,14 @@ def query_newest_ends(found: Sequence[RunEntry], known: JobStates) -> dict[str, 
 
 def explain(run: RunEntry, ended: JobEnd | None) -> str:
     """Return Slurm's reason for the end of a run's newest job. Empty if the log shows more."""
-    if ended is None or ended.state in NORMAL_STATES or queue.is_active(ended.state):
+    if ended is None or ended.state in NORMAL_STATES or ended.state not in queue.ENDED:
         return ""
     # these reasons add nothing to the exit code
     plain = ended.reason in ("", "None", "NonZeroExitCode") and ended.exit_code[-2:] == ":0"
-    if ended.state == "FAILED" and plain and _has_printed(run):
-        return ""
+    if ended.state == "FAILED" and plain:
+        with suppress(OSError):
+            if any(path.stat().st_size for path in replace(run, job_ids=run.job_ids[-1:]).logs()):
+                return ""
     facts = {"State": ended.state, "Reason": ended.reason, "ExitCode": ended.exit_code}
     listed = ", ".join(f"{name}={value}" for name, value in facts.items() if value not in ("", "None"))
     return f"Slurm reports {listed} for job {run.job_ids[-1]}: {_advice(*facts.values())}."
@@ -152,14 +153,6 @@ def explain_newest(run: RunEntry) -> str:
         if run.scheduler == "slurm" and run.job_ids:
             return explain(run, query_ends(run.job_ids[-1:]).get(run.job_ids[-1]))
     return ""
-
-
-def _has_printed(run: RunEntry) -> bool:
-    """Return whether the newest job of a run has printed something."""
-    with suppress(OSError):
-        logs = dataclasses.replace(run, job_ids=run.job_ids[-1:]).logs()
-        return any(path.stat().st_size for path in logs)
-    return False
 
 
 def _advice(state: str, reason: str, exit_code: str) -> str:
@@ -193,29 +186,24 @@ class PendingJob:
 
 def query_pending(scheduler: str, job_ids: Sequence[str]) -> dict[str, PendingJob]:
     """Return the waiting jobs by id. Nothing if the scheduler does not answer."""
-    try:
-        return {"slurm": _query_squeue, "pbs": _query_qstat}[scheduler](job_ids) if job_ids else {}
-    except SchedulerError:
-        return {}  # the query of the states reports it
-
-
-def _query_squeue(job_ids: Sequence[str]) -> dict[str, PendingJob]:
-    options = ["--noheader", "--array", "--format=%i|%r|%S", "--states=all"]
-    command = ["squeue", *options, queue.jobs_option(job_ids)]
-    rows = [row.strip().split("|") for row in programs.query(command, queue.UNKNOWN["squeue"]).splitlines()]
-    return {row[0]: PendingJob(_clean(row[1]), _clean(row[2])) for row in rows if len(row) == 3}
-
-
-def _clean(word: str) -> str:
-    return "" if word in ("N/A", "None", "(null)") else word
-
-
-def _query_qstat(job_ids: Sequence[str]) -> dict[str, PendingJob]:
     found = {}
-    for job_id in job_ids:
-        facts = queue.query_pbs_fields(job_id)
-        if queue.PBS_STATES.get(facts.get("job_state", "")) == "PENDING":
-            found[job_id] = PendingJob(facts.get("comment", ""), facts.get("estimated.start_time", ""))
+    with suppress(SchedulerError):  # the query of the states reports it
+        if scheduler == "slurm" and job_ids:
+            options = [
+                "--noheader",
+                "--array",
+                "--format=%i|%r|%S",
+                "--states=all",
+                queue.jobs_option(job_ids),
+            ]
+            for line in programs.query(["squeue", *options], queue.UNKNOWN["squeue"]).splitlines():
+                words = ["" if w in ("N/A", "None", "(null)") else w for w in line.strip().split("|")]
+                if len(words) == 3:
+                    found[words[0]] = PendingJob(*words[1:])
+        for job_id in job_ids if scheduler == "pbs" else ():
+            facts = queue.query_pbs_fields(job_id)
+            if queue.PBS_STATES.get(facts.get("job_state", "")) == "PENDING":
+                found[job_id] = PendingJob(facts.get("comment", ""), facts.get("estimated.start_time", ""))
     return found
 
 

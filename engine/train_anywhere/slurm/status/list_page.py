@@ -25,6 +25,15 @@ def list_runs(reports: Sequence[Report], width: int | None, colors: bool = False
     metrics = {report.best[0] for report in reports if report.best}
     shared = next(iter(metrics)) if len(metrics) == 1 else ""
 
+    def progress(r: Report) -> str:
+        step, steps = r.progress.step, r.progress.steps
+        return "-" if step is None else f"{step}/{steps}" if steps else str(step)
+
+    def best(r: Report) -> str:
+        """Return the best value of a run, with the name of its metric unless all runs share it."""
+        name, value = r.best or ("", None)
+        return "-" if value is None else f"{'' if name == shared else f'{name} '}{value:.4g}"
+
     def differences(r: Report) -> str:
         known = [key for key in keys[r.name] if key in r.overrides]
         words = [f"{key.rpartition('.')[2]}={r.overrides[key]}" for key in known]
@@ -38,8 +47,8 @@ def list_runs(reports: Sequence[Report], width: int | None, colors: bool = False
             lambda r: r.state or r.written,
             paint=lambda text, r: color_state(text, r.state or r.written, colors),
         ),
-        Column[Report]("progress", _progress, drop=1),
-        Column[Report](one_line(shared) or "best", lambda r: _best(r, shared), drop=2),
+        Column[Report]("progress", progress, drop=1),
+        Column[Report](one_line(shared) or "best", best, drop=2),
         Column[Report]("age", lambda r: _seconds(r.started and time.time() - r.started), drop=3),
         Column[Report]("took", lambda r: _seconds(r.took), drop=4),
     ]
@@ -55,7 +64,12 @@ def select(
     Raises SubmitError: a state is not known, or a filter is empty.
     """
     after = None if since is None else parse_since(since).timestamp()
-    wanted = None if states is None else {parse_state(state.strip()) for state in states.split(",")}
+    wanted = None if states is None else {state.strip().lower() for state in states.split(",")}
+    for state in sorted((wanted or set()) - STATES):
+        what = f"'{state}' is not a state of a run" if state else "--state is empty"
+        raise SubmitError(
+            f"{what}{did_you_mean(state, STATES)} `--state` has one or several, such as failed,lost."
+        )
     if name is not None and not name.strip():
         raise SubmitError("--name is empty; use a pattern such as 'digits*', or leave it out.")
     return [
@@ -65,16 +79,6 @@ def select(
         and (wanted is None or (report.state or report.written) in wanted)
         and (after is None or (report.started or 0.0) >= after)
     ]
-
-
-def parse_state(word: str) -> str:
-    """Return the state that a word names. Raises SubmitError if there is no such state."""
-    if (state := word.lower()) not in STATES:
-        what = f"'{word}' is not a state of a run" if word else "--state is empty"
-        raise SubmitError(
-            f"{what}{did_you_mean(state, STATES)} `--state` has one or several, such as failed,lost."
-        )
-    return state
 
 
 def parse_since(text: str) -> datetime:
@@ -94,20 +98,6 @@ def parse_since(text: str) -> datetime:
         raise SubmitError(
             f"{text} is not a time: use 30m, 2h, 3d, 1w or a date such as 2026-11-26."
         ) from None
-
-
-def _progress(report: Report) -> str:
-    p = report.progress
-    if p.step is None:
-        return "-"
-    return f"{p.step}/{p.steps}" if p.steps else str(p.step)
-
-
-def _best(report: Report, shared: str) -> str:
-    """Return the best value of a run, with the name of its metric unless all runs share it."""
-    if report.best is None:
-        return "-"
-    return f"{report.best[1]:.4g}" if report.best[0] == shared else f"{report.best[0]} {report.best[1]:.4g}"
 
 
 def _seconds(value: float | None) -> str:

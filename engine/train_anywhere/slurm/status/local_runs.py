@@ -1,9 +1,9 @@
 """Report runs of this machine, and check whose jobs a run folder names."""
 
-import math
 import os
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from train_anywhere.errors import SubmitError
@@ -29,26 +29,22 @@ def read_state(run: RunEntry) -> tuple[str, str, dict[str, Any]]:
     holder = lock.read_holder(run.folder.path / "lock")
     if word not in ("queued", "running", "lost"):
         return word, "", info
-    if word != "running" and holder is None and _seconds_old(run) < STARTING_S:
-        return "starting", "", info
-    if holder is None or (_is_here(holder) and lock.process_start(holder["pid"]) != holder["started"]):
+    if word != "running" and holder is None:
+        with suppress(OSError):  # started or resumed a moment ago
+            if disk_time(run.folder.path) - run.folder.config.stat().st_mtime < STARTING_S:
+                return "starting", "", info
+    here = holder is not None and holder["host"] == lock.identity()["host"]
+    if holder is None or (here and lock.process_start(holder["pid"]) != holder["started"]):
         return "lost", "", info  # its process had no time to record its end
     return word, f"process {holder['pid']} on {holder['host']}", info
-
-
-def _seconds_old(run: RunEntry) -> float:
-    """Return the seconds since the run was started or resumed."""
-    try:
-        return disk_time(run.folder.path) - run.folder.config.stat().st_mtime
-    except OSError:
-        return math.inf
 
 
 def training_pid(run: RunEntry) -> int | None:
     """Return the id of the process that trains here. None if it is not on this machine."""
     holder = lock.read_holder(run.folder.path / "lock")
-    here = holder is not None and _is_here(holder) and lock.process_start(holder["pid"]) == holder["started"]
-    return int(holder["pid"]) if holder and here else None
+    if holder is None or holder["host"] != lock.identity()["host"]:
+        return None
+    return int(holder["pid"]) if lock.process_start(holder["pid"]) == holder["started"] else None
 
 
 def stop(run: RunEntry) -> str:
@@ -80,10 +76,6 @@ def resume_message(run: RunEntry) -> str:
     return f"{run.folder.id} {why}; resume it with `{resume_command(run.folder)}`."
 
 
-def _is_here(holder: dict[str, Any]) -> bool:
-    return bool(holder["host"] == lock.identity()["host"])
-
-
 def refuse_other_jobs(
     run: RunEntry, job_ids: Sequence[str], consequence: str = "nothing was cancelled", command: str = ""
 ) -> None:
@@ -95,7 +87,13 @@ def refuse_other_jobs(
     """
     above, base = os.path.realpath(run.folder.path.parent), (run.script or run.folder.config).parent.name
     own = {os.path.realpath(run.folder.path), os.path.join(above, base)}  # a sweep's members share a script
-    for job_id, script in _query_origins(run, job_ids).items():
+    if run.scheduler == "slurm":
+        known = queue.query_scripts(queue.jobs_option(job_ids))
+        scripts = {job_id: script for job_id, (_, script) in known.items() if job_id in job_ids}
+    else:  # on PBS the output file, which is in the same folder
+        paths = {i: queue.query_pbs_fields(i).get("Output_Path", "").partition("/")[2] for i in job_ids}
+        scripts = {job_id: f"/{path}" for job_id, path in paths.items() if path}
+    for job_id, script in scripts.items():
         inside = os.path.realpath(os.path.dirname(script)) in own
         if not inside and not is_recorded(run.folder.path, "job", job_id):
             name = queue.CANCEL[str(run.scheduler)]
@@ -103,13 +101,3 @@ def refuse_other_jobs(
                 f"job {job_id} in {run.folder.jobs} was not submitted from that folder but as {script!r}, so {consequence}; "
                 f"if you mean that job, use `{command or name} {queue.native_id(job_id)}`."
             )
-
-
-def _query_origins(run: RunEntry, job_ids: Sequence[str]) -> dict[str, str]:
-    """Return the batch script of each job in the queue, on PBS its output file, which is in the same folder."""
-    if run.scheduler == "slurm":
-        known = queue.query_scripts(queue.jobs_option(job_ids))
-        return {job_id: script for job_id, (_, script) in known.items() if job_id in job_ids}
-    facts = {job_id: queue.query_pbs_fields(job_id) for job_id in job_ids}
-    paths = {job_id: known.get("Output_Path", "").partition("/")[2] for job_id, known in facts.items()}
-    return {job_id: f"/{path}" for job_id, path in paths.items() if path}

@@ -9,10 +9,9 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 from train_anywhere.errors import SubmitError, listed
 from train_anywhere.files.terminal.printable import printable
@@ -49,7 +48,9 @@ def show(run: RunEntry, heading: bool, rank: int | None = None) -> None:
                 if rank is None:
                     shutil.copyfileobj(file, sys.stdout)
                 else:
-                    sys.stdout.writelines(_lines_of_rank(file, rank, seen))
+                    for line in file:
+                        seen.add(found_rank := rank_of(line))
+                        sys.stdout.write(line if found_rank == rank else "")
         except FileNotFoundError:
             continue  # removed a moment ago
         except OSError as error:
@@ -59,14 +60,6 @@ def show(run: RunEntry, heading: bool, rank: int | None = None) -> None:
     if rank and rank not in seen:  # rank 0 has no mark
         others = f", only of ranks {min(seen)} to {max(seen)}" if len(seen) > 1 else ""
         raise SubmitError(f"--rank {rank}: the log has no line of that rank{others}.")
-
-
-def _lines_of_rank(lines: Iterable[str], rank: int, seen: set[int]) -> Iterator[str]:
-    """Yield the lines of a rank, and add the ranks of all lines to `seen`."""
-    for line in lines:
-        seen.add(found := rank_of(line))
-        if found == rank:
-            yield line
 
 
 def rank_of(line: str) -> int:
@@ -169,44 +162,30 @@ EVERY_S = 5.0
 def watch(
     look: Callable[[], RunReports], text: Callable[[RunReports], str], every: float = EVERY_S
 ) -> RunReports:
-    """Show the runs every `every` seconds until all have ended, and return their reports."""
-    gathered = look()
-    with _terminal() as screen:
-        shown: dict[str, str] = {}
+    """Show the runs every `every` seconds until all have ended, and return their reports.
+
+    A terminal is updated in place; elsewhere the lines of the runs that have changed are printed.
+    """
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    shown: dict[str, str] = {}
+    # below the filter that would drop rich's control characters
+    terminal = getattr(sys.stdout, "stream", sys.stdout)
+    live = Live(console=Console(file=terminal), auto_refresh=False) if sys.stdout.isatty() else nullcontext()
+    with live as screen:
         while True:
-            shown = _show(screen, gathered, text, shown)
+            gathered = look()
+            if screen is not None:
+                page = Text.from_ansi(text(gathered))  # printable, apart from the colors of states
+                rest = printable("\n".join(["", *gathered.notes, *gathered.trouble]))
+                screen.update(page.append(rest), refresh=True)
+            else:
+                lines = {report.id: headline(report) for report in gathered.reports}
+                for name in [name for name, line in lines.items() if shown.get(name) != line]:
+                    print(lines[name], flush=True)
+                shown = lines
             if not any(report.alive for report in gathered.reports):
                 return gathered
             time.sleep(every)
-            gathered = look()
-
-
-def _terminal() -> AbstractContextManager[Any]:
-    """Return a display that is updated in place. It is None without a terminal."""
-    if not sys.stdout.isatty():
-        return nullcontext()
-    from rich.console import Console
-    from rich.live import Live
-
-    terminal = getattr(
-        sys.stdout, "stream", sys.stdout
-    )  # below the filter that would drop rich's control characters
-    return Live(console=Console(file=terminal), auto_refresh=False)
-
-
-def _show(
-    screen: Any, gathered: RunReports, text: Callable[[RunReports], str], shown: dict[str, str]
-) -> dict[str, str]:
-    """Show what has changed, and return the current line of each run."""
-    lines = {report.id: headline(report) for report in gathered.reports}
-    if screen is not None:
-        from rich.text import Text
-
-        page = Text.from_ansi(text(gathered))  # printable, apart from the colors of states
-        rest = printable("\n".join(["", *gathered.notes, *gathered.trouble]))
-        screen.update(page.append(rest), refresh=True)
-        return lines
-    for name, line in lines.items():
-        if shown.get(name) != line:
-            print(line, flush=True)
-    return lines

@@ -20,37 +20,28 @@ from train_anywhere.slurm.status.job_end import in_words
 
 def sample_line(content: Mapping[str, Any]) -> str:
     """Return a line such as `GPU 0 91%, 34 of 80 GiB; CPUs 45%`. Empty without values."""
-    sample = content.get("sample")
+    sample, facts = content.get("sample"), content.get("gpus")
     known = {k: float(v) for k, v in sample.items() if _is_number(v)} if isinstance(sample, dict) else {}
-    gpus = [*_gpus(known, content)]
-    parts = gpus
-    if len(gpus) > 8:  # too many to be listed one by one
-        uses = [use for name, use in known.items() if re.fullmatch(r"gpu\w+_use_percent", name)]
-        mean = sum(uses) / len(gpus)
-        parts = [f"{len(gpus)} GPUs {mean:.0f}% on average, {min(uses):.0f}% the least"]
+    gpus = [g for g in facts if isinstance(g, dict)] if isinstance(facts, list) else []
+    sizes = {str(g.get("index")): g["memory_gib"] for g in gpus if _is_number(g.get("memory_gib"))}
+    uses = {n[1]: use for name, use in known.items() if (n := re.fullmatch(r"gpu(\w+)_use_percent", name))}
+    parts = []
+    for gpu, use in uses.items():
+        used, size = known.get(f"gpu{gpu}_memory_used_gib"), sizes.get(gpu)
+        memory = f", {used:.0f} of {size:.0f} GiB" if used is not None and size is not None else ""
+        parts.append(f"GPU {gpu} {use:.0f}%{memory}")
+    if len(uses) > 8:  # too many to be listed one by one
+        mean, least = sum(uses.values()) / len(uses), min(uses.values())
+        parts = [f"{len(uses)} GPUs {mean:.0f}% on average, {least:.0f}% the least"]
     if "cpu_use_percent" in known:
         parts.append(f"CPUs {known['cpu_use_percent']:.0f}%")
-    return "; ".join([*parts, *_old(known, content)])
-
-
-def _gpus(sample: Mapping[str, float], content: Mapping[str, Any]) -> Iterator[str]:
-    facts = content.get("gpus")
-    known = [g for g in facts if isinstance(g, dict)] if isinstance(facts, list) else []
-    sizes = {str(g.get("index")): g["memory_gib"] for g in known if _is_number(g.get("memory_gib"))}
-    for name, use in sample.items():
-        if gpu := re.fullmatch(r"gpu(\w+)_use_percent", name):
-            used, size = sample.get(f"gpu{gpu[1]}_memory_used_gib"), sizes.get(gpu[1])
-            memory = f", {used:.0f} of {size:.0f} GiB" if used is not None and size is not None else ""
-            yield f"GPU {gpu[1]} {use:.0f}%{memory}"
-
-
-def _old(sample: Mapping[str, float], content: Mapping[str, Any]) -> list[str]:
-    """Return the age of a sample that is overdue, else nothing."""
-    every = content.get("every_seconds")
-    age = content.get("age_seconds", time.time() - sample.get("time", 0.0))
-    if not (_is_number(every) and _is_number(age) and every):
-        return []
-    return [f"{age:.0f} s ago"] if age > 3 * float(every) + 5 else []
+    every, age = (
+        content.get("every_seconds"),
+        content.get("age_seconds", time.time() - known.get("time", 0.0)),
+    )
+    if _is_number(every) and _is_number(age) and every and age > 3 * every + 5:  # overdue
+        parts.append(f"{age:.0f} s ago")
+    return "; ".join(parts)
 
 
 def _is_number(value: object) -> TypeGuard[float]:
@@ -86,9 +77,10 @@ def color_state(text: str, state: str, colors: bool) -> str:
 
 def headline(report: Report) -> str:
     """Return one line about a run: id, state, jobs, progress, metrics."""
-    return one_line(
-        "  ".join([report.id, *_state(report), report.where, *progress_parts(report), *metrics(report)])
-    )
+    states = [report.state] if report.state else []
+    if report.state in ("", "unknown"):
+        states.append(f"run.json says {report.written}")
+    return one_line("  ".join([report.id, *states, report.where, *progress_parts(report), *metrics(report)]))
 
 
 def page(report: Report, width: int | None = None, colors: bool = False) -> str:
@@ -135,24 +127,23 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes % 60:02} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
-def _state(report: Report) -> list[str]:
-    if report.state and report.state != "unknown":
-        return [report.state]
-    return [*([report.state] if report.state else []), f"run.json says {report.written}"]
-
-
 def _rows(report: Report) -> Iterator[tuple[str, str]]:
     yield "Run folder", display_path(report.path)
     note = report.overrides.get("note", "null")
     note = note[1:-1].replace(f"\\{note[0]}", note[0]) if note[:1] in ("'", '"') else note
     yield "About", "" if note == "null" else textwrap.shorten(note, LONGEST_NOTE, placeholder=" ...")
     if report.pending:
-        yield "Waits", _pending(report)
+        reason = in_words(report.pending.reason) if report.pending.reason else "no reason is given"
+        if report.pending.reason.startswith("Dependency") and (first := report.overrides.get("after")):
+            reason += f", here after={first}"
+        start = f"; expected to start {report.pending.start}" if report.pending.start else ""
+        yield "Waits", reason + start
     yield "Why", report.why
     if report.alive:
         yield "Nodes", ", ".join([*report.hosts[:MOST_NODES], *_more(len(report.hosts))])
         yield "Now", _now(report)
-        yield from _nodes(report)
+        yield from ((host, sample_line(node)) for host, node in [*report.nodes.items()][:MOST_NODES])
+        yield "", "".join(_more(len(report.nodes)))
     yield from (("Note", sentence) for sentence in report.verdicts)
     yield from report.rows.items()
     if saved := report.checkpoint:
@@ -165,38 +156,19 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
             yield title, "  ".join(served.values())
 
 
-def _pending(report: Report) -> str:
-    assert report.pending
-    reason = in_words(report.pending.reason) if report.pending.reason else "no reason is given"
-    if report.pending.reason.startswith("Dependency") and (first := report.overrides.get("after")):
-        reason += f", here after={first}"
-    return reason + (f"; expected to start {report.pending.start}" if report.pending.start else "")
-
-
 def _now(report: Report) -> str:
     """Return a phrase such as `train, 1234 images/s, 3 min left, last progress 2 s ago`."""
     p = report.progress
-    if p.section is None:
-        return ""
-    parts = [p.section]
-    if report.state == "completing":  # it makes no progress any more
-        return p.section
+    if p.section is None or report.state == "completing":  # it makes no progress any more
+        return p.section or ""
     ages = [p.moved, report.checkpoint.age if report.checkpoint else None]
     moved = [age for age in ages if age is not None]
-    parts += [f"{p.rate:.0f} {p.unit}/s"] if p.rate else []
+    parts = [p.section, *([f"{p.rate:.0f} {p.unit}/s"] if p.rate else [])]
     parts += [f"{duration(p.seconds_left)} left"] if p.seconds_left else []
     parts += [f"waits for data {p.data_wait:.0%} of the time"] if p.data_wait is not None else []
     parts += [f"efficiency {p.efficiency:.0%}"] if p.efficiency is not None else []
     parts += [f"last progress {duration(min(moved))} ago"] if moved else []
     return ", ".join(parts)
-
-
-def _nodes(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield the first `MOST_NODES` hosts with their newest samples."""
-    for host, content in [*report.nodes.items()][:MOST_NODES]:
-        if sample := sample_line(content):
-            yield host, sample
-    yield "", "".join(_more(len(report.nodes)))
 
 
 def _more(nodes: int) -> list[str]:

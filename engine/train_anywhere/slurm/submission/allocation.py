@@ -46,9 +46,13 @@ def current_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | 
 
     Raises SubmitError: the job of this shell has ended, or it is a batch job that can't submit.
     """
-    here = refusal = None
+    here = refusal = batch = None
+    job = environ.get("SLURM_JOB_ID", "")
+    with suppress(SchedulerError):
+        shown = queue.query_job_fields([job], "BatchFlag") if re.fullmatch(r"\d+", job) else {}
+        batch = next((flag == "1" for [flag] in shown.values() if flag), None)
     try:
-        here = find_allocation(environ, _is_batch(environ))
+        here = find_allocation(environ, batch)
     except InsideJob as error:
         refusal = error
     if not (here or refusal):
@@ -82,15 +86,6 @@ def _is_running(variable: str, job: str) -> bool | None:
     return None if states is None else not {*states} <= {*queue.ENDED, "COMPLETING", "PENDING", "REQUEUED"}
 
 
-def _is_batch(environ: Mapping[str, str]) -> bool | None:
-    """Return whether Slurm lists the job of this shell as a batch job. None if unknown."""
-    job = environ.get("SLURM_JOB_ID", "")
-    with suppress(SchedulerError):
-        shown = queue.query_job_fields([job], "BatchFlag") if re.fullmatch(r"\d+", job) else {}
-        return next((flag == "1" for [flag] in shown.values() if flag), None)
-    return None
-
-
 def find_allocation(environ: Mapping[str, str], batch: bool | None = None) -> Allocation | None:
     """Return the allocation of this process. None on a login node.
 
@@ -117,16 +112,12 @@ def find_allocation(environ: Mapping[str, str], batch: bool | None = None) -> Al
         )
     cpus = _numbers(environ, "SLURM_JOB_CPUS_PER_NODE", r"([0-9]{1,9})(?:\(x[0-9]+\))?")  # 8(x2),4
     nodes, hosts = _number(environ, "SLURM_JOB_NUM_NODES"), environ.get("SLURM_JOB_NODELIST", "")
-    return Allocation(job_id, nodes, min(cpus), _gpus(environ), hosts)
-
-
-def _gpus(environ: Mapping[str, str]) -> int:
-    """Return the GPUs on each node. 0 if Slurm gives only the sum of several nodes."""
-    if "SLURM_GPUS" in environ and environ.get("SLURM_JOB_NUM_NODES") != "1":
-        return 0
     names = ("SLURM_GPUS_PER_NODE", "SLURM_GPUS", "SLURM_GPUS_ON_NODE")
     name = next((n for n in names if environ.get(n)), names[0])
-    return sum(_numbers(environ, name, r"(?:[^:,]+:)*([0-9]{1,9})"))  # a100:4
+    gpus = sum(_numbers(environ, name, r"(?:[^:,]+:)*([0-9]{1,9})"))  # a100:4
+    if "SLURM_GPUS" in environ and nodes != 1:  # the sum of several nodes
+        gpus = 0
+    return Allocation(job_id, nodes, min(cpus), gpus, hosts)
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:
@@ -159,15 +150,12 @@ def missing_variables(environ: Mapping[str, str]) -> list[str]:
     needed = ("SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES") if job == "SLURM_JOB_ID" else ("PBS_NODEFILE",)
     if not (missing := [name for name in needed if not environ.get(name)]):
         return []
+    why = f"is set but {' and '.join(missing)} not, so this shell knows only a part of its allocation"
+    where = "type the command in the shell of the allocation (salloc, qsub -I)"
     if environ.get("SLURM_HET_SIZE"):
-        return [
-            f"{job}={environ[job]} is a heterogeneous job (salloc ... : ...), which this command can't use as one allocation; "
-            f"`unset {job}` to submit a job, or make an allocation without `:`."
-        ]
-    return [
-        f"{job}={environ[job]} is set but {' and '.join(missing)} not, so this shell knows only a part of its allocation; "
-        f"`unset {job}` to submit a job, or type the command in the shell of the allocation (salloc, qsub -I)."
-    ]
+        why = "is a heterogeneous job (salloc ... : ...), which this command can't use as one allocation"
+        where = "make an allocation without `:`"
+    return [f"{job}={environ[job]} {why}; `unset {job}` to submit a job, or {where}."]
 
 
 def find_mismatches(job: Job, here: Allocation) -> Iterator[str]:

@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from train_anywhere.config.command.members import Tree, load_members, refuse_alo
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed import programs
 from train_anywhere.errors import ConfigError, SchedulerError, SubmitError, listed
+from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.output import protect_output
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.reopen.resume import completion_message, is_complete, merge_resumed
+from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm import rules
 from train_anywhere.slurm.presets import is_elsewhere
 from train_anywhere.slurm.rules.job_rules import DataCheck, Request
@@ -36,19 +39,16 @@ from train_anywhere.slurm.submission.allocation import (
     is_only_node,
     missing_variables,
 )
-from train_anywhere.slurm.submission.submit import after_notes, format_dry_run, run_in_allocation, submit
+from train_anywhere.slurm.submission.submit import format_job, run_in_allocation, submit
 
 
 def slurm_conf_problems(job: Job) -> Iterator[str]:
     """Yield a message for each limit of slurm.conf that an array or uneven job breaks."""
-    uneven = job.gpus and not job.even
-    if job.cluster.scheduler != "slurm" or not (job.members or uneven):
-        return
-    try:
-        shown = programs.query(["scontrol", "show", "config"], unknown="(?!)")
-    except SchedulerError:
-        return
-    conf = dict(re.findall(r"^(\w+) *= (.*?) *$", shown, re.MULTILINE))
+    uneven, conf = job.gpus and not job.even, dict[str, str]()
+    with suppress(SchedulerError):
+        if job.cluster.scheduler == "slurm" and (job.members or uneven):
+            shown = programs.query(["scontrol", "show", "config"], unknown="(?!)")
+            conf = dict(re.findall(r"^(\w+) *= (.*?) *$", shown, re.MULTILINE))
     limit, select = conf.get("MaxArraySize", ""), conf.get("SelectType", "")
     if job.members and limit.isdecimal() and max(job.array) >= int(limit):
         yield (
@@ -68,13 +68,12 @@ def start(
     overrides: Sequence[Sequence[str]],
     data_problems: DataCheck,
     refuse_unreadable: Callable[[RunDir], None],
-    wants_results: bool = False,
     first: int = 0,
 ) -> list[float | SubmitError | None]:
     """Submit one run, or one array for the members of a sweep.
 
     `refuse_unreadable` raises CheckpointError for a run that can't be resumed. It is injected so that `slurm` does not import
-    `checkpoints`. `wants_results`: a sweeper needs the metric of each member. `first` is the number of the first member.
+    `checkpoints`. `first` is the number of the first member.
 
     Returns:
         For each member, with `wait=true` the best value of `checkpoint.monitor`, or why there is none; else None.
@@ -94,7 +93,6 @@ def start(
     check = partial(refusals, run=run, members=numbers, here=here, data_problems=data_problems, jobs=jobs)
     members = load_members(trees, overrides, partial(check, only_job=shown))
     c = members[0].config
-    refuse_sweeper(c.wait, wants_results)
     job = common_job(jobs)
     request = Request(fill_from_allocation(c, here), job, data_problems, on_node=is_only_node(job, here))
     if run and not c.from_scratch:
@@ -172,10 +170,24 @@ def common_job(jobs: Sequence[Job]) -> Job:
     Raises ConfigError: the members request different things of the scheduler, so they can't be one array.
     """
     first = jobs[0]
+    # of the layout and the cluster, what the script has
+    fields = {f.name for f in dataclasses.fields(Job)} - MEMBER_FIELDS | {
+        "ranks",
+        "devices",
+        "time",
+        "constraint",
+    }
     if len({job.name for job in jobs}) > 1:
         run = Path(first.run).parent.parent / "sweep" / Path(first.run).name
         first = dataclasses.replace(first, name="sweep", run=str(run), code=f"{run}/code")
-    if differing := {name for job in jobs for name in _differing_fields(first, job)}:
+    differing = set()
+    for job in jobs:
+        differing |= {name for name in fields if getattr(first, name) != getattr(job, name)}
+        if Path(first.run).parent.parent != Path(job.run).parent.parent:
+            differing.add("paths.results")
+        ours, theirs = first.features.in_script, job.features.in_script
+        differing |= {name for name in ours | theirs if ours.get(name) != theirs.get(name)}
+    if differing:
         raise ConfigError(
             "the members of a sweep share one job array and must request the same; these differ in "
             f"{listed(sorted(differing))}: submit them one by one."
@@ -185,17 +197,6 @@ def common_job(jobs: Sequence[Job]) -> Job:
 
 MEMBER_FIELDS = {"name", "run", "code", "batch", "framework", "layout", "features", "command"}
 """Fields of a job that may differ in one array: the script does not contain them, or computes them for each member."""
-
-
-def _differing_fields(one: Job, other: Job) -> Iterator[str]:
-    parts = {"ranks", "devices", "time", "constraint"}  # of the layout and the cluster, named one by one
-    for name in {f.name for f in dataclasses.fields(Job)} - MEMBER_FIELDS | parts:
-        if getattr(one, name) != getattr(other, name):
-            yield name
-    if Path(one.run).parent.parent != Path(other.run).parent.parent:
-        yield "paths.results"
-    ours, theirs = one.features.in_script, other.features.in_script
-    yield from (name for name in ours | theirs if ours.get(name) != theirs.get(name))
 
 
 def refuse_second_job(run: RunDir, in_allocation: bool) -> None:
@@ -227,37 +228,32 @@ def refuse_second_job(run: RunDir, in_allocation: bool) -> None:
         )
 
 
-def refuse_sweeper(wait: bool, wants_results: bool) -> None:
-    """Refuse a sweeper that needs results if the submission does not wait for its jobs.
-
-    Raises ConfigError: the submission would return before there are results.
-    """
-    if wants_results and not wait:
-        raise ConfigError(
-            "this sweeper decides by the results of the members, but a submission returns before they ran; "
-            "use wait=true, or hydra/sweeper=product."
-        )
-
-
 def show_dry_run(request: Request, here: Allocation | None) -> None:
     """Print the job of a dry run. Raises SubmitError: the run of after= does not exist."""
-    script, elsewhere = render(request.job), is_elsewhere(request.config.cluster, request.config.dry_run)
-    waits = after_notes(request.config.after, Path(request.config.paths.results))
-    of_shell = [] if here else clean_environment.notes(script)
-    left_out = [
-        f"this is not a login node of {request.cluster}, so folders and packages of this machine were not checked."
-    ]
-    notes = [*rules.notes(request, elsewhere), *of_shell, *waits, *(left_out if elsewhere else [])]
-    print(format_dry_run(script, request.job, notes), flush=True)
+    c, job, script = request.config, request.job, render(request.job)
+    elsewhere, width = is_elsewhere(c.cluster, c.dry_run), terminal_width()
+    notes = [*rules.notes(request, elsewhere), *([] if here else clean_environment.notes(script))]
+    if c.after:
+        after = find_runs.strip_root(c.after)
+        try:
+            find_runs.find(after, Path(c.paths.results))
+        except SubmitError as error:
+            raise SubmitError(f"after={after}: {error}") from None
+        notes.append(f"it starts when {display_path(Path(c.after))} is complete (after=).")
+    if elsewhere:
+        notes.append(
+            f"this is not a login node of {request.cluster}, so folders and packages of this machine were not checked."
+        )
+    parts = [script, fit(format_job(job), width, 12)]
+    parts += [fit("\n".join(f"note: {n}" for n in notes), width)] if notes else []
+    print("\n\n".join([*parts, "dry run: nothing was written or submitted."]), flush=True)
 
 
 def ask_scheduler(request: Request) -> None:
     """Print when Slurm expects the job to start, or test the script. Raises SubmitError if Slurm refuses it."""
     script, kind = render(request.job), request.config.cluster.scheduler
-    test = request.config.dry_run == "test"
-    if test and kind == "slurm":
-        print(f"sbatch --test-only: {client.test_only(script)}")
-    elif test:
-        print("PBS has no way to test a script without submitting it.")
+    if request.config.dry_run == "test":
+        without = "PBS has no way to test a script without submitting it."
+        print(f"sbatch --test-only: {client.test_only(script)}" if kind == "slurm" else without)
     elif kind == "slurm" and shutil.which("sbatch"):
         print(client.estimate_start(script))

@@ -14,15 +14,13 @@ from train_anywhere.runs.reopen.frozen import read_frozen, refuse_links
 from train_anywhere.runs.reopen.trust import refuse_foreign_script
 from train_anywhere.runs.summary import resume_command
 from train_anywhere.slurm.rules.local_rules import is_lost
-from train_anywhere.slurm.script.clean_environment import print_notes
+from train_anywhere.slurm.script import clean_environment
 from train_anywhere.slurm.script.render import ranges
 from train_anywhere.slurm.status import find_runs, local_runs
 from train_anywhere.slurm.status.dependency import find_dependency
 from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.submission.rollback import Submission
-from train_anywhere.slurm.submission.submit import (
-    submit_recorded,
-)
+from train_anywhere.slurm.submission.submit import submit_recorded
 
 
 def resubmit(runs: Sequence[RunEntry], results: Path, trust: bool) -> str:
@@ -59,7 +57,8 @@ def resubmit(runs: Sequence[RunEntry], results: Path, trust: bool) -> str:
         numbers = sorted({*tasks})
         array = ranges(numbers) + (limit[1] if limit and len(numbers) > 1 else "") if numbers else None
         jobs = submit_recorded(kind, script, links, folders, tasks or None, array, ok)
-    print_notes(script)
+    notes = clean_environment.notes(script.read_text(errors="replace"))
+    print("".join(f"note: {note}\n" for note in notes), end="", flush=True)
     return " -> ".join(jobs)
 
 
@@ -73,36 +72,26 @@ def _cluster_key(run: RunDir, key: str, otherwise: Any) -> Any:
 def common_script(runs: Sequence[RunEntry]) -> Path:
     """Return the batch script that all the runs share.
 
-    Raises SubmitError: a run has no script, there are several, or it belongs to another folder.
+    Raises SubmitError: a run has no script, it was moved, the script can't be read, or there are several.
     """
     for run in runs:
         if run.script is None:
             raise SubmitError(local_runs.resume_message(run))
-        refuse_renamed(run, run.script)
+        try:
+            text = run.script.read_text(errors="replace")
+        except OSError as error:
+            raise SubmitError(f"{run.script} can't be read: {error.strerror}.") from None
+        if named := re.search(r"^RUN=(.*)$", text, re.MULTILINE):
+            written = re.sub(r"-\$\w+$", "", " ".join(shlex.split(named[1])))
+            base = run.folder.path if run.member is None else run.script.parent
+            if os.path.realpath(written) != os.path.realpath(base):
+                raise SubmitError(
+                    f"{run.folder.path} was moved: its batch script still trains in {written}; resume it with "
+                    f"`{resume_command(run.folder)}`."
+                )
     scripts = {r.script for r in runs if r.script}
     if len(scripts) > 1:
         raise SubmitError(
             f"these are several submissions ({listed(r.folder.id for r in runs)}): name one of them."
         )
     return scripts.pop()
-
-
-def refuse_renamed(run: RunEntry, script: Path) -> None:
-    """Refuse a script that names another run folder, because the run was moved.
-
-    Raises SubmitError: the script names another folder, or can't be read.
-    """
-    try:
-        text = script.read_text(errors="replace")
-    except OSError as error:
-        raise SubmitError(f"{script} can't be read: {error.strerror}.") from None
-    named = re.search(r"^RUN=(.*)$", text, re.MULTILINE)
-    if not named:
-        return
-    written = re.sub(r"-\$\w+$", "", " ".join(shlex.split(named[1])))
-    base = run.folder.path if run.member is None else script.parent
-    if os.path.realpath(written) != os.path.realpath(base):
-        raise SubmitError(
-            f"{run.folder.path} was moved: its batch script still trains in {written}; resume it with "
-            f"`{resume_command(run.folder)}`."
-        )

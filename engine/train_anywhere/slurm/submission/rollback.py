@@ -62,7 +62,14 @@ class Submission:
 
     def add_run(self, run: RunDir) -> None:
         """Register a new run folder, which a rollback removes."""
-        self.undo.append(lambda: _discard(run))
+
+        def discard_run() -> None:
+            """Remove the folder, none of whose jobs is queued."""
+            if run.jobs.exists():
+                remove_file(claim(run.jobs))
+            discard(run)
+
+        self.undo.append(discard_run)
         if run.path.parent.name not in self._names:
             self._folders.insert(0, run.path.parent)
 
@@ -77,18 +84,14 @@ class Submission:
         for path in {*self._before, *self._submission_files()}:
             before, now = self._before.get(path), read_content(path)
             if now != before and now == self._job_files.get(path, now):
-                _restore(path, before)
+                if before is None:
+                    remove_file(claim(path))
+                else:
+                    write_or_overwrite(path, before)
         if self._link.is_symlink() and not self._link.exists():
             point_latest(self._link.parent, self._latest)
         for folder in self._folders:
             remove_empty(folder)
-
-
-def _discard(run: RunDir) -> None:
-    """Remove a new run folder, none of whose jobs is queued."""
-    if run.jobs.exists():
-        remove_file(claim(run.jobs))
-    discard(run)
 
 
 def read_content(path: Path) -> bytes | None:
@@ -102,10 +105,3 @@ def read_content(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise SubmitError(f"{path} can't be read: {error.strerror}.") from None
-
-
-def _restore(path: Path, before: bytes | None) -> None:
-    if before is None:
-        remove_file(claim(path))
-    else:
-        write_or_overwrite(path, before)

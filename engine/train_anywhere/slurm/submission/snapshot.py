@@ -9,9 +9,9 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import translate
 from functools import cache
 from pathlib import Path, PurePath
@@ -21,9 +21,6 @@ from train_anywhere.errors import SubmitError
 from train_anywhere.files import ENGINE, HAS_PROJECT, ROOT
 from train_anywhere.runs import provenance
 
-CHUNK = 2**20
-"""Bytes copied at a time."""
-
 OWN_TOPS = ("train_anywhere", *(() if HAS_PROJECT else ("hydra_plugins/train_anywhere_launcher",)))
 """Folders of the engine that a job copies: without a project also the plugin for Hydra programs."""
 
@@ -31,7 +28,7 @@ HYDRA_OUTPUT = () if HAS_PROJECT else ("multirun", "outputs")
 """Folders in which Hydra programs write."""
 
 MAX_LISTED = 20
-"""Largest number of paths in notes, and of tracked files whose permissions are checked."""
+"""Largest number of paths in notes."""
 
 MAX_OUTSIDE = 10_000
 """Largest number of files in the folder of a program outside of the project and of git: it may be a home folder."""
@@ -123,20 +120,32 @@ def take_snapshot(root: Path, code: Path, results: Path, outside: str | None = N
 
     Raises SubmitError: a file can't be read, the disk is full, or git does not answer; a part of the copy may exist.
     """
+    left_out, others = dict[str, str](), dict[str, str]()
     try:
         # without a project the package's is copied, which no git tracks
-        taken = _take_snapshot(root, code, results, provenance.read_state(root) if HAS_PROJECT else None)
-        taken = taken if HAS_PROJECT else Snapshot(None, False, ())
-        if outside is None:
-            return taken
-        top, left_out = Path(outside), dict[str, str]()
-        known = _read_state_of(top)
-        new, names = list_names(top, results, known, left_out)
-        if not HAS_PROJECT:
-            names = _link_data(top, code / OUTSIDE / top.name, results, names)
-            taken = Snapshot(known.commit, known.changed or bool(new), ()) if known else taken
-        _copy(top, code / OUTSIDE / top.name, names, left_out)
-        return replace(taken, notes=(*taken.notes, *_notes(left_out)))
+        known = provenance.read_state(root) if HAS_PROJECT else None
+        new, names = list_names(root, results, known, left_out)
+        _copy(root, code, (name for name in names if not name.startswith("engine/")), left_out)
+        if ENGINE.resolve() == (root / "engine").resolve():
+            own = [n.removeprefix("engine/") for n in names if n.startswith("engine/train_anywhere/")]
+        else:
+            own = [f"{top}/{name}" for top in OWN_TOPS for name in _walk(ENGINE / top, left_out, excluded=())]
+        _copy(ENGINE, code, own, left_out)
+        notes = [*_notes(left_out)] if HAS_PROJECT else []
+        if HAS_PROJECT and known is None:
+            notes.insert(
+                0, f"{root} is not under git: all files but hidden ones, data, results and tests were copied."
+            )
+        if outside is not None:
+            top, of_program = Path(outside), _read_state_of(Path(outside))
+            of_top, names = list_names(top, results, of_program, others)
+            if not HAS_PROJECT:
+                known, new = of_program, of_top
+                names = _link_data(top, code / OUTSIDE / top.name, results, names)
+            _copy(top, code / OUTSIDE / top.name, names, others)
+            notes += _notes(others)
+        commit, dirty = (known.commit, known.changed or bool(new)) if known else (None, False)
+        return Snapshot(commit, dirty, tuple(notes))
     except PermissionError as error:
         raise SubmitError(
             f"{error.filename} can't be read or written ({error.strerror}), and a job runs a copy of the project's files: "
@@ -159,17 +168,6 @@ def _link_data(top: Path, copy: Path, results: Path, names: Sequence[str]) -> li
             if entry.is_dir() and not hidden and entry.name not in code:
                 (copy / entry.name).symlink_to(entry.path)
     return [name for name in names if not (copy / name.partition("/")[0]).is_symlink()]
-
-
-def _take_snapshot(root: Path, code: Path, results: Path, known: provenance.GitState | None) -> Snapshot:
-    left_out: dict[str, str] = {}
-    new, names = list_names(root, results, known, left_out)
-    _copy(root, code, (name for name in names if not name.startswith("engine/")), left_out)
-    _copy(ENGINE, code, _engine_files(root, names, left_out), left_out)
-    if known is None:
-        note = f"{root} is not under git: all files but hidden ones, data, results and tests were copied."
-        return Snapshot(None, False, (note, *_notes(left_out)))
-    return Snapshot(known.commit, known.changed or bool(new), tuple(_notes(left_out)))
 
 
 def _read_state_of(top: Path) -> provenance.GitState | None:
@@ -199,8 +197,19 @@ def list_names(
     tracked = [name for name in known.tracked if not name.startswith(others)] if known else []
     found = known.untracked if known else _walk(root, left_out)
     new = [name for name in found if not name.startswith((*others, *(f"{name}/" for name in HYDRA_OUTPUT)))]
-    shared = is_group_readable(root, tracked[:MAX_LISTED] if known else new)
-    return new, [*tracked, *_code_only(root, new, left_out, shared)]
+    code = []
+    for name in new:
+        path = root / name
+        with suppress(FileNotFoundError):  # deleted a moment ago
+            if why := why_not_copied(root, name):
+                left_out[name] = why
+            elif path.is_symlink() and path.is_dir():
+                left_out[name] = "not tracked by git, and a link to a folder"
+            elif path.is_file() and path.lstat().st_size >= MAX_CODE:
+                left_out[name] = f"not tracked by git, and larger than {MAX_CODE >> 20} MiB"
+            else:
+                code.append(name)
+    return new, [*tracked, *code]
 
 
 def missing_problem(name: str, results: str, top: Path = ROOT) -> list[str]:
@@ -219,34 +228,11 @@ def missing_problem(name: str, results: str, top: Path = ROOT) -> list[str]:
     ]
 
 
-def _engine_files(root: Path, names: Sequence[str], left_out: dict[str, str]) -> Iterator[str]:
-    """Yield the files of the running engine, relative to `ENGINE`."""
-    if ENGINE.resolve() == (root / "engine").resolve():
-        yield from (n.removeprefix("engine/") for n in names if n.startswith("engine/train_anywhere/"))
-    else:
-        for top in OWN_TOPS:
-            yield from (f"{top}/{name}" for name in _walk(ENGINE / top, left_out, excluded=()))
-
-
 def _notes(left_out: dict[str, str]) -> Iterator[str]:
     shown = itertools.islice(left_out.items(), MAX_LISTED)
     yield from (f"{name} was left out of the snapshot: {why}." for name, why in shown)
     if len(left_out) > MAX_LISTED:
         yield f"{len(left_out) - MAX_LISTED} more paths were left out of the snapshot, such as {[*left_out][-1]}."
-
-
-def _code_only(root: Path, names: Iterable[str], left_out: dict[str, str], shared: bool) -> Iterator[str]:
-    """Yield those untracked files that are code, and add the others to `left_out` with a reason.
-
-    If the project is `shared`, its group may read it, so files that the group can't read are private.
-    """
-    for name in names:
-        if why := why_not_copied(root, name):
-            left_out[name] = why
-        elif why := why_data(root, name) or (why_private(root, name) if shared else ""):
-            left_out[name] = f"not tracked by git, and {why}"
-        else:
-            yield name
 
 
 def _walk(
@@ -267,6 +253,13 @@ def _walk(
 
 def _copy(root: Path, code: Path, names: Iterable[str], left_out: dict[str, str]) -> None:
     """Copy files and folders, and add sockets and the like to `left_out` with a reason."""
+
+    def ignore(folder: str, entries: list[str]) -> set[str]:
+        found = {e: os.path.relpath(os.path.join(folder, e), root) for e in entries if e != ".git"}
+        skipped = {e: why for e, name in found.items() if (why := why_not_copied(root, name))}
+        left_out.update({found[e]: why for e, why in skipped.items()})
+        return {".git", *skipped}
+
     os.makedirs(code, exist_ok=True)
     with suppress(OSError):  # a file system without permissions
         code.chmod(code.stat().st_mode & (root.stat().st_mode | 0o700))
@@ -275,27 +268,21 @@ def _copy(root: Path, code: Path, names: Iterable[str], left_out: dict[str, str]
         _make_folder(root, code, os.path.dirname(name.rstrip("/")), created)
         source, target = os.path.join(root, name), os.path.join(code, name)
         try:
-            _copy_path(source, target)
-        except _SpecialFileError as kind:
-            left_out[name] = str(kind)
-        except IsADirectoryError:  # a submodule, or another repository
-            shutil.copytree(source, target, symlinks=True, ignore=_make_ignore(root, left_out))
-
-
-def _make_ignore(root: Path, left_out: dict[str, str]) -> Callable[[str, list[str]], set[str]]:
-    """Return an `ignore` function for copytree that skips `.git` and what must not be copied."""
-
-    def ignore(folder: str, entries: list[str]) -> set[str]:
-        found = {e: os.path.relpath(os.path.join(folder, e), root) for e in entries if e != ".git"}
-        skipped = {e: why for e, name in found.items() if (why := why_not_copied(root, name))}
-        left_out.update({found[e]: why for e, why in skipped.items()})
-        return {".git", *skipped}
-
-    return ignore
-
-
-class _SpecialFileError(Exception):
-    """A path without content to copy, such as a socket."""
+            mode = os.stat(source).st_mode  # of what a link leads to, which may be edited too
+            if kind := describe_special(mode):
+                left_out[name] = kind
+            elif stat.S_ISDIR(mode):  # a submodule, or another repository
+                shutil.copytree(source, target, symlinks=True, ignore=ignore)
+            else:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+                with open(source, "rb") as file, open(os.open(target, flags, mode & 0o777), "wb") as copy:
+                    shutil.copyfileobj(file, copy)
+        except OSError as error:
+            if error.errno not in (
+                errno.ENOENT,
+                errno.ELOOP,
+            ):  # deleted, but still in git's index, or a broken link
+                raise
 
 
 def _make_folder(root: Path, code: Path, folder: str, created: set[str]) -> None:
@@ -307,41 +294,6 @@ def _make_folder(root: Path, code: Path, folder: str, created: set[str]) -> None
             with suppress(FileExistsError):  # a folder has replaced a tracked file
                 os.mkdir(os.path.join(code, folder), mode | 0o700)
         created.add(folder)
-
-
-def _copy_path(source: str, target: str) -> None:
-    try:
-        _copy_file(source, target)
-    except FileNotFoundError:  # deleted, but still in git's index
-        return
-    except OSError as error:
-        if error.errno == errno.ENXIO:
-            raise _SpecialFileError("it is a socket") from None
-        if error.errno != errno.ELOOP:
-            raise
-        if os.path.exists(source):  # a link: its target is copied, because it may be edited too
-            _copy_path(os.path.realpath(source), target)
-
-
-def _copy_file(source: str, target: str) -> None:
-    """Copy bytes and permissions with few system calls, which are slow on a shared disk."""
-    no_waiting = os.O_NOFOLLOW | os.O_NONBLOCK  # opening a FIFO would wait for a writer
-    read = os.open(source, os.O_RDONLY | no_waiting)
-    try:
-        mode = os.fstat(read).st_mode
-        if kind := describe_special(mode):
-            raise _SpecialFileError(kind)
-        if not stat.S_ISREG(mode):
-            raise IsADirectoryError(source)
-        write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode & 0o777)
-        try:
-            while piece := os.read(read, CHUNK):
-                while piece:
-                    piece = piece[os.write(write, piece) :]
-        finally:
-            os.close(write)
-    finally:
-        os.close(read)
 
 
 def may_hold_secrets(name: str) -> bool:
@@ -363,18 +315,6 @@ def may_hold_secrets(name: str) -> bool:
     )
 
 
-def _has_secret_text(path: Path, status: os.stat_result) -> bool:
-    """Return whether a small text file starts with a key or a token. Code may: what it lacks would be missed."""
-    if not stat.S_ISREG(status.st_mode) or status.st_size > SMALL or path.name.lower().endswith(CODE):
-        return False
-    try:
-        with open(path, "rb") as file:
-            head = file.read(HEAD)
-    except OSError:  # said elsewhere
-        return False
-    return b"\0" not in head and bool(SECRET_TEXT.search(head))
-
-
 @cache
 def _secret_patterns() -> list[re.Pattern[str]]:
     """Return what matches hidden and other secret folders, and secret files by path and by name."""
@@ -383,64 +323,31 @@ def _secret_patterns() -> list[re.Pattern[str]]:
     return [re.compile("|".join(map(translate, group))) for group in (hidden, others, paths, names)]
 
 
-def is_group_readable(root: Path, names: Iterable[str]) -> bool:
-    """Return whether the group may read most of these files, and new ones."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    modes = [os.stat(root / name).st_mode for name in names if os.path.isfile(root / name)]
-    return not mask & stat.S_IRGRP and 2 * sum(bool(mode & stat.S_IRGRP) for mode in modes) > len(modes)
-
-
-def why_private(root: Path, name: str) -> str:
-    """Return why the group can't read a path. Empty if it can, and for code."""
-    path = root / name
-    with suppress(OSError):  # just deleted, or a broken link
-        for folder in [f for f in path.parents if f != root and f.is_relative_to(root)]:
-            if not folder.stat().st_mode & stat.S_IXGRP and not name.lower().endswith(CODE):
-                return f"the group can't enter {folder.relative_to(root)} (chmod g+x)"
-        if not path.stat().st_mode & stat.S_IRGRP and not name.lower().endswith(CODE):
-            return "the group can't read it (chmod g+r)"
-    return ""
-
-
 def describe_special(mode: int) -> str:
     """Return a clause such as "it is a FIFO". Empty for a file, folder or link."""
-    kinds = {
-        "a FIFO": stat.S_ISFIFO,
-        "a socket": stat.S_ISSOCK,
-        "a device": lambda m: stat.S_ISBLK(m) or stat.S_ISCHR(m),
-    }
-    return next((f"it is {kind}" for kind, fits in kinds.items() if fits(mode)), "")
-
-
-def _targets(root: Path, link: Path) -> list[str]:
-    """Return what a link names, and what it leads to in the end."""
-    return [os.readlink(link), os.path.relpath(os.path.realpath(link), os.path.realpath(root))]
+    kinds = {stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFBLK: "device", stat.S_IFCHR: "device"}
+    return f"it is a {kind}" if (kind := kinds.get(stat.S_IFMT(mode))) else ""
 
 
 def why_not_copied(root: Path, name: str) -> str:
     """Return why a path below `root` can't or must not be copied. Empty if it may be."""
     path = root / name
     try:
-        linked = _targets(root, path) if path.is_symlink() else []
+        # what a link names, and what it leads to in the end
+        ends = os.path.realpath(path), os.path.realpath(root)
+        linked = [os.readlink(path), os.path.relpath(*ends)] if path.is_symlink() else []
         status = path.stat()
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP):  # just deleted, or a broken link
             return ""
         return f"it can't be read ({error.strerror})"
-    if any(map(may_hold_secrets, [name, *linked])) or _has_secret_text(path, status):
+    secret = any(map(may_hold_secrets, [name, *linked]))
+    # code may have the form of a key, and what it lacks would be missed
+    if stat.S_ISREG(status.st_mode) and status.st_size <= SMALL and not name.lower().endswith(CODE):
+        with suppress(OSError), open(path, "rb") as file:
+            head = file.read(HEAD)
+            secret |= b"\0" not in head and bool(SECRET_TEXT.search(head))
+    if secret:
         return "it may hold keys or passwords"
     readable = os.access(path, os.R_OK | os.X_OK if stat.S_ISDIR(status.st_mode) else os.R_OK)
     return describe_special(status.st_mode) or ("" if readable else "it can't be read (Permission denied)")
-
-
-def why_data(root: Path, name: str) -> str:
-    """Return why a path that git does not track is taken for data. Empty if it is code."""
-    path = root / name
-    try:
-        status = path.lstat()
-    except OSError:
-        return ""
-    if stat.S_ISREG(status.st_mode) and status.st_size >= MAX_CODE:
-        return f"larger than {MAX_CODE >> 20} MiB"
-    return "a link to a folder" if stat.S_ISLNK(status.st_mode) and path.is_dir() else ""

@@ -1,12 +1,13 @@
 """Create the run folder and submit its batch script, or run it in an allocation."""
 
-import dataclasses
 import itertools
 import re
 import shlex
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -49,11 +50,8 @@ def submit(
     a job may be queued, and the run folder is kept. Raises SubmitInterrupted: Ctrl-C was pressed; all changes are undone.
     """
     kind = request.job.cluster.scheduler
-    prepared = prepare_features(request.job, results_folder(members))
-    with Submission(results_folder(members), [run] if run else []) as submission:
-        job, runs, code_snapshot = make_folders(prepared, members, run, submission, followed)
-        script = Path(job.code).parent / client.SCRIPT[kind]
-        remember_runs(script, runs, members)
+    with Submission(Path(request.config.paths.results), [run] if run else []) as submission:
+        job, runs, script, code_snapshot = make_folders(request.job, members, run, submission, followed)
         ok = followed.jobs if followed else ()
         tasks = [job.array[n // job.pack] for n, _ in enumerate(job.members or ())]
         job_ids = submit_recorded(kind, script, job.cluster.chain, runs, tasks, ok=ok)
@@ -79,13 +77,14 @@ def make_folders(
     run: RunDir | None,
     submission: Submission,
     followed: Dependency | None = None,
-) -> tuple[Job, list[RunDir], snapshot.Snapshot]:
+) -> tuple[Job, list[RunDir], Path, snapshot.Snapshot]:
     """Create the run folders of a job. A sweep's members share code and script.
 
     Returns:
-        The job with its real folders, the run folders, and the snapshot of the code.
+        The job with its real folders, the run folders, the batch script, and the snapshot of the code.
     """
-    results, study = results_folder(members), members[0].config.study
+    config, script = members[0].config, client.SCRIPT[job.cluster.scheduler]
+    results, study = Path(config.paths.results), config.study
     with no_empty_folders(results / job.name):
         base = run or (RunDir(results / job.name / study) if study else create(results, job.name))
     # the first of code, code-2, ... that no earlier job has
@@ -93,45 +92,42 @@ def make_folders(
     code = next(folder for name in names if not (folder := base.path / name).exists())
     if run:
         submission.undo.append(partial(remove, claim_code(code)))
-        if members[0].config.from_scratch:
+        if config.from_scratch:
             submission.undo.append(partial(move_back, run, move_aside(run)))
     elif not study:
         submission.add_run(base)
     runs = [base]
     if job.members is not None:
         runs = [RunDir(base.path.with_name(f"{base.id}-{m}")) for m in job.members]
-    job = dataclasses.replace(job, run=str(base.path), code=str(code))
-    code_snapshot = snapshot.take_snapshot(ROOT, Path(job.code), results, members[0].config.program.copied)
-    job = prepare_features(job, results, Path(job.code))
-    write_atomic(base.path / client.SCRIPT[job.cluster.scheduler], render.render(job))
+    job = replace(job, run=str(base.path), code=str(code))
+    code_snapshot = snapshot.take_snapshot(ROOT, code, results, config.program.copied)
+    job = replace(job, features=job.features.prepare(results, code))
+    write_atomic(base.path / script, render.render(job))
     for r, member in zip(runs, members, strict=True):
         if r is not base:
             submission.add_run(claim(r.path))
         write_run(r, job, member, code_snapshot, followed)
+        remember(r.path, member.config)
+    remember_script(base.path / script)
     if job.members is not None:
         point_latest(results, runs[0].path)
     submission.mark_written()
-    return job, runs, code_snapshot
-
-
-def prepare_features(job: Job, results: Path, code: Path | None = None) -> Job:
-    """Let the features prepare files, then the copied code. Raises SubmitError, OSError."""
-    return dataclasses.replace(job, features=job.features.prepare(results, code))
+    return job, runs, base.path / script, code_snapshot
 
 
 def write_run(
     run: RunDir,
     job: Job,
     member: Member,
-    code_snapshot: snapshot.Snapshot | None,
-    followed: Dependency | None = None,
+    code_snapshot: snapshot.Snapshot,
+    followed: Dependency | None,
 ) -> None:
-    """Write the frozen configuration and the first run.json, with the commit if known."""
-    cluster = dataclasses.replace(member.config.cluster, signal_seconds=job.cluster.signal_seconds)
+    """Write the frozen configuration and the first run.json."""
+    cluster = replace(member.config.cluster, signal_seconds=job.cluster.signal_seconds)
     monitor = member.config.monitor
     if monitor.progress == "auto":  # mpirun gives the ranks of a job a terminal, and a bar would fill the log
-        monitor = dataclasses.replace(monitor, progress="plain")
-    config = dataclasses.replace(member.config, cluster=cluster, monitor=monitor)
+        monitor = replace(monitor, progress="plain")
+    config = replace(member.config, cluster=cluster, monitor=monitor)
     write_frozen(run, config, member.overrides)
     run.update(
         state="queued",
@@ -143,23 +139,12 @@ def write_run(
         world_size=job.world_size,
         **({"pack": job.pack} if job.pack > 1 else {}),
         gpus=count_gpus(job) / job.pack if job.gpus else 0,
-        **({"commit": code_snapshot.commit, "dirty": code_snapshot.dirty} if code_snapshot else {}),
+        commit=code_snapshot.commit,
+        dirty=code_snapshot.dirty,
         submitted=now(),
         submission=None,
         after=followed.path if followed else None,
     )
-
-
-def results_folder(members: Sequence[Member]) -> Path:
-    """Return the folder of the run folders."""
-    return Path(members[0].config.paths.results)
-
-
-def remember_runs(script: Path, runs: Sequence[RunDir], members: Sequence[Member]) -> None:
-    """Record that this user submitted these runs, which are trusted when resumed."""
-    remember_script(script)
-    for run, member in zip(runs, members, strict=True):
-        remember(run.path, member.config)
 
 
 def record_job(runs: Sequence[RunDir], members: Sequence[int] | None, job_id: str) -> None:
@@ -201,24 +186,19 @@ def submit_recorded(
 
 def run_in_allocation(request: Request, member: Member, run: RunDir | None, chosen: Sequence[str]) -> int:
     """Run the batch script in this allocation, and return its exit code."""
-    prepared = prepare_features(request.job, results_folder([member]))
-    with Submission(results_folder([member]), [run] if run else []) as submission:
-        job, [run], _ = make_folders(prepared, [member], run, submission)
+    with Submission(Path(request.config.paths.results), [run] if run else []) as submission:
+        job, [run], script, _ = make_folders(request.job, [member], run, submission)
         record_job([run], None, str(running_job()))
         record(run.path, "job", str(running_job()))
-    script = Path(job.code).parent / client.SCRIPT[job.cluster.scheduler]
-    remember_runs(script, [run], [member])
     ranks = f"{job.nodes} nodes, {job.world_size} ranks"
     print(f"In this allocation: {ranks}. Run folder: {run.path}", flush=True)
     environ = clean_environment.allocation_environment(job.ranks, job.cpus_per_task, chosen)
     environ[ALLOCATION] = str(running_job())
     process = subprocess.Popen(["bash", str(script)], env=environ)
-    while True:
-        try:
-            code = process.wait()
-            return 128 - code if code < 0 else code
-        except KeyboardInterrupt:  # the script gets Ctrl-C too, and signals the ranks to save
-            continue
+    while process.returncode is None:
+        with suppress(KeyboardInterrupt):  # the script gets Ctrl-C too, and signals the ranks to save
+            process.wait()
+    return 128 - process.returncode if process.returncode < 0 else process.returncode
 
 
 def wait_for_jobs(kind: str, job_ids: Sequence[str], poll: float = 5.0) -> None:
@@ -243,6 +223,7 @@ def format_job(job: Job) -> str:
     gpu = (job.cluster.gpu_type or "") + (" " if job.cluster.gpu_type else "")
     per_node = str(job.devices[0]) if job.even else " + ".join(map(str, job.devices))
     limit = units.clock(job.time) if job.time else "no limit"
+    memory = f"{units.short_size(job.mem)} per node" if job.mem else "all of each node"
     rows = {
         "cluster": f"{job.cluster.name} ({job.cluster.scheduler})",
         "nodes": f"{job.fewest} to {job.nodes}" if job.elastic else job.nodes,
@@ -251,7 +232,7 @@ def format_job(job: Job) -> str:
         else "none (trainer.accelerator=cpu)",
         "tasks": f"{job.tasks} ({job.launch})",
         "CPUs": f"{job.cpus_per_task} per rank, {job.cpus_per_node} per node",
-        "memory": _memory(job.mem),
+        "memory": "the scheduler's default" if job.mem is None else memory,
         "time": "the scheduler's default" if job.time is None else limit,
         "framework": job.framework,
         "strategy": job.strategy,
@@ -273,32 +254,6 @@ def format_job(job: Job) -> str:
     if hours := describe_gpu_hours(job):
         rows["GPU hours"] = hours
     return "\n".join(f"{k:<12}{v}" for k, v in rows.items())
-
-
-def _memory(mem: int | None) -> str:
-    if mem is None:
-        return "the scheduler's default"
-    return f"{units.short_size(mem)} per node" if mem else "all of each node"
-
-
-def after_notes(after: str | None, results: Path) -> list[str]:
-    """Return a note about `after=RUN`. Raises SubmitError: there is no such run."""
-    if after is None:
-        return []
-    try:
-        find_runs.find(find_runs.strip_root(after), results)
-    except SubmitError as error:
-        raise SubmitError(f"after={find_runs.strip_root(after)}: {error}") from None
-    return [f"it starts when {display_path(Path(after))} is complete (after=)."]
-
-
-def format_dry_run(script: str, job: Job, notes: Sequence[str]) -> str:
-    """Return what a dry run prints. Problems are raised as an error afterwards."""
-    width = terminal_width()
-    parts = [script, fit(format_job(job), width, 12)]
-    if notes:
-        parts.append(fit("\n".join(f"note: {n}" for n in notes), width))
-    return "\n\n".join([*parts, "dry run: nothing was written or submitted."])
 
 
 def format_submission(
