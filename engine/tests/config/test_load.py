@@ -15,7 +15,7 @@ from train_anywhere.config.load import load, to_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.files import ROOT
-from train_anywhere.plugins.product import list_values
+from train_anywhere.plugins.product import list_members
 from train_anywhere.testing.plugin import Command
 
 MakeConfig = Callable[..., Config]
@@ -77,7 +77,7 @@ def test_a_value_from_the_environment_is_written_as_its_name(
 def test_keys_of_a_mapping_keep_their_types(make_config: MakeConfig, mapping: str) -> None:
     swept = parse_override(f"task.mapping={mapping},{{}}")
     assert swept
-    member = list_values(swept)[0]
+    member = list_members([swept])[0][0]
     written = yaml.safe_load(mapping.replace("inf", ".inf"))
     for words in (f"+task.mapping={mapping}", f"++{member}"):
         config = make_config("task._target_=builtins.dict", words)

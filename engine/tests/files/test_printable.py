@@ -22,7 +22,7 @@ from train_anywhere.files.terminal.printable import (
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.resume import completion_message
 from train_anywhere.slurm.status import show_logs
-from train_anywhere.slurm.status.show_logs import _terminal
+from train_anywhere.slurm.status.gather import Report, RunReports
 
 Make = Callable[..., tuple[Config, RunDir]]
 
@@ -167,9 +167,7 @@ def test_a_watched_page_is_drawn_over_itself(monkeypatch: pytest.MonkeyPatch) ->
     terminal = Terminal()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stdout", terminal)
-    from rich.text import Text
-
-    with printable_output(), _terminal() as screen:
-        screen.update(Text("a\nb"), refresh=True)
-        screen.update(Text("c\nd"), refresh=True)
+    pages = iter(RunReports([Report("r", Path(), state=word)]) for word in ("running", "completed"))
+    with printable_output():
+        show_logs.watch(lambda: next(pages), lambda found: f"a\n{found.reports[0].state}", 0.0)
     assert "\x1b[1A" in terminal.getvalue()

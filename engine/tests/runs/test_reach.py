@@ -3,7 +3,6 @@
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import is_dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -19,7 +18,7 @@ from train_anywhere.inference.trained_model import read_config
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.resume import load_saved_overrides, merge_resumed
 from train_anywhere.runs.reopen.trust import find_outward_values
-from train_anywhere.search.loop import LocalTrials
+from train_anywhere.search import loop
 
 Make = Callable[..., tuple[Config, RunDir]]
 Train = Callable[..., "CompletedProcess[str]"]
@@ -217,16 +216,12 @@ def test_a_search_continues_only_trials_of_its_own(
 ) -> None:
     words = ("loggers=mlflow", "loggers.mlflow.tracking_uri=http://127.0.0.1:9", "monitor.serve=true")
     config, own = make_run(*words)
-    started: list[str] = []
-    here = LocalTrials(config, words, tmp_path / "study", 1)
-    monkeypatch.setattr(
-        here._servers, "get_starter", lambda *_: lambda command, **_: started.append(command[-1])
-    )
-    with ExitStack() as stack:
-        here._start(0, own, stack)
-        with pytest.raises(ConfigError, match=r"brings loggers\.mlflow\.tracking_uri="):
-            here._start(0, handed_over(own), stack)
-    assert started == [str(own.path)]
+    found = {0: own}
+    monkeypatch.setattr(loop, "members", lambda folder: found)
+    assert loop.open_trial(config, words, tmp_path / "study", 0) is own
+    found[0] = handed_over(own)
+    with pytest.raises(ConfigError, match=r"brings loggers\.mlflow\.tracking_uri="):
+        loop.open_trial(config, words, tmp_path / "study", 0)
 
 
 def test_an_evaluation_asks_only_for_what_it_uses(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:

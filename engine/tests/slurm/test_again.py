@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -237,94 +236,6 @@ def test_a_forked_rank_has_the_environment_and_the_cpus_of_one_that_srun_started
         for one in looks[0]
     ]
     assert ranks == [["0", "0", "0", "4"], ["1", "1", "0", "4"], ["2", "0", "1", "4"], ["3", "1", "1", "4"]]
-
-
-TIMED = """
-import pathlib, time
-import lightning
-
-class Timed(lightning.Callback):
-    def on_train_batch_end(self, trainer, *_):
-        with open(pathlib.Path(__file__).with_name(f"times-{trainer.global_rank}"), "a") as file:
-            print(trainer.global_step, time.time(), file=file)
-        time.sleep(0.05)
-"""
-
-
-TIMED_KERAS = """
-import os, pathlib, time
-import keras
-
-class Timed(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        file = pathlib.Path(__file__).with_name("times-" + os.environ["SLURM_PROCID"])
-        print(int(self.model.optimizer.iterations.numpy()), time.time(), file=file.open("a"))
-        time.sleep(0.05)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("on_again")
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        "ddp",
-        *(pytest.param(one, marks=pytest.mark.long) for one in ("fsdp", "horovod", "multiworker_mirrored")),
-    ],
-)
-@pytest.mark.parametrize(
-    ("failure", "words", "bound"),
-    [
-        ("killed", ["trainer.nodes=2", "cluster.retries=1"], 0.6),
-        ("stopped", ["trainer.nodes=2", "cluster.retries=0", "monitor.hang=requeue", "monitor.hang_minutes=0.2"], 2),
-        ("hung", ["trainer.nodes=2", "cluster.retries=1", "monitor.hang=requeue", "monitor.hang_minutes=0.2"], 1),
-        ("lost", ["trainer.nodes=2-3"], 1.3),
-    ],
-    ids=["killed", "stopped", "hung", "lost"],
-)  # fmt: skip
-def test_a_restart_takes_less_than_so_many_cold_starts(
-    login: Login, monkeypatch: pytest.MonkeyPatch, strategy: str, failure: str, words: list[str], bound: float
-) -> None:
-    """Time from noticing the failure to the next new step, as in docs/how-to/elastic-jobs.md.
-
-    A job that is requeued makes a second cold start, which noise makes longer than the first. Its time in the queue does not count.
-    """
-    keras = strategy == "multiworker_mirrored"
-    words = [
-        *words,
-        "trainer.devices=1",
-        "launch=srun",
-        f"strategy={strategy}",
-        f"framework={'keras' if keras else 'lightning'}",
-    ]
-    mine = [
-        "callbacks.timed._target_=brought.Timed",
-        bring(login, monkeypatch, TIMED_KERAS if keras else TIMED),
-    ]
-    job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, "trainer.max_steps=150", *mine, *words)
-    wait_for(lambda: trained(run) > 50, run, 300)
-    node, failed = info(run)["hosts"][-1], time.time()
-    noticed, requeued = 0.0, failure == "stopped"
-    if failure == "lost":
-        login.testbed.kill_node(node)
-    else:
-        kill_rank(login, node, "KILL" if failure == "killed" else "STOP")
-    if requeued:
-        wait_for(lambda: "monitor.hang=requeue: stopped the ranks" in log(run), run, 60)
-        noticed = time.time()
-    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
-    first, second = info(run)["attempts"]
-    spent = [sum(one["seconds"][part] for part in ("before", "start", "first")) for one in (first, second)]
-    steps = [line.split() for line in (login.folder / "times-0").read_text().splitlines()]
-    reached = max(int(step) for step, at in steps if float(at) < failed + 1)
-    after = next(float(at) for step, at in steps if int(step) > reached and float(at) > failed + 1)
-    ended = float((run / "monitor" / "ended").read_text().split()[1])
-    parts = {"stop": ended - noticed, **first.get("restart", {}), **second["seconds"]}
-    parts |= {"queue": after - spent[1] - ended} if requeued else {}
-    took = spent[1] + parts["stop"]
-    parts |= {"noticed after": after - failed - took if not requeued else noticed - failed}
-    print(f"{strategy}, {failure}: {took / spent[0]:.2f} cold starts of {spent[0]:.1f} s; {parts}")
-    assert took < bound * spent[0], parts
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.tests.slurm import test_program, test_requeue
+from engine.tests.slurm import test_requeue, test_resumed_programs
 from engine.tests.slurm.login import Login
 from tools.testbed.testbed_cluster import Testbed
 
@@ -72,18 +72,9 @@ def test_preempted_ranks_save(login: Login, slow_steps: str, shared_dir: Path) -
     test_requeue.test_preemption_by_a_job_of_a_higher_partition(login, slow_steps, shared_dir, launches)
 
 
-def test_a_program_is_stopped_and_goes_on(login: Login) -> None:
-    test_program.test_a_program_is_killed_requeued_and_goes_on(login)
-
-
-@pytest.mark.mpi
-def test_programs_on_two_nodes_are_stopped_and_go_on(login: Login) -> None:
-    test_program.test_two_nodes_are_stopped_and_go_on(login)
-
-
 @pytest.mark.mpi
 @pytest.mark.parametrize("launch", ["srun", "torchrun", "mpirun"])
 def test_each_rank_of_a_program_gets_one_signal(
     login: Login, launch: str, request: pytest.FixtureRequest
 ) -> None:
-    test_program.test_each_rank_gets_one_signal(login, launch, request)
+    test_resumed_programs.test_each_rank_gets_one_signal(login, launch, request)

@@ -3,16 +3,24 @@
 import csv
 import json
 import os
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from engine.tests.monitor.nvidia import fake_nvml
 from engine.tests.slurm.login import SMALL, Login, log, per_host, wait_for
 from tools.testbed.testbed_cluster import Testbed
+from tools.testing import projects
+from tools.testing.plugin import require_packages
 from tools.testing.weights import info
+from train_anywhere.files import ROOT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
@@ -106,31 +114,6 @@ def test_technion_trains_three_ranks_on_two_nodes(
     assert f"started by {launch}" in log(run)
 
 
-@pytest.mark.slow
-def test_keras_over_two_nodes(login: Login) -> None:
-    run = login.result(
-        "cluster=slurm", "framework=keras", "trainer.nodes=2", "trainer.devices=1", *SAMPLED, timeout=240
-    )
-    assert per_host(run) == [1, 1]
-    assert sampled(run) == sorted(info(run)["hosts"])
-    assert info(run)["state"] == "completed"
-
-
-@pytest.mark.slow
-def test_horovodrun_reaches_the_other_node_without_ssh(
-    login: Login, require: Callable[[object, str], None]
-) -> None:
-    require((Path(sys.executable).parent / "horovodrun").exists(), "make horovod")
-    words = [
-        "cluster=slurm", "strategy=horovod", "launch=horovodrun", "trainer.nodes=2", "trainer.total_devices=3",
-    ]  # fmt: skip
-    run = login.result(*words, *SAMPLED, timeout=240)
-    assert per_host(run) == [2, 1]
-    assert sampled(run) == sorted(info(run)["hosts"])
-    assert info(run)["state"] == "completed"
-    assert of_rank(login, 2) == ["[2]<stdout>:[rank 2] rank 2 of 3"]
-
-
 @pytest.mark.parametrize("launch", ["srun", pytest.param("torchrun", marks=pytest.mark.slow)])
 def test_ranks_in_a_container(
     login: Login, shared_dir: Path, launch: str, require: Callable[[object, str], None]
@@ -200,3 +183,128 @@ def test_the_exit_code_of_a_failed_training_is_the_job_s(login: Login) -> None:
     assert "ExitCode=1:0" in login.testbed.run(["scontrol", "show", "job", job]).stdout
     assert "failed" in login.jobs("status")
     assert "==> " in login.jobs("logs")
+
+
+@pytest.mark.slow
+@pytest.mark.new_process
+def test_a_grid_is_submitted_and_becomes_a_table(login: Login) -> None:
+    grid = ["cluster=slurm", "nodes=1,2", "devices=1", "strategy=ddp", "launch=srun,mpirun"]
+    size = ["trainer.max_epochs=5", "trainer.log_every_n_steps=5", "monitor.tensorboard=false"]
+    words = [*grid, *size, "wait=true", f"paths.results={login.results}"]
+    done = login.command("scaling", *words, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [folder] = (login.results / "scaling").iterdir()
+    with open(folder / "scaling.csv") as file:
+        rows = list(csv.DictReader(file))
+    cells = [(r["nodes"], r["devices"], r["strategy"], r["launch"], r["state"]) for r in rows]
+    assert cells == [
+        ("1", "1", "single", "auto", "completed"),
+        ("2", "1", "ddp", "mpirun", "completed"),
+        ("2", "1", "ddp", "srun", "completed"),
+    ], done.stdout
+    assert all(float(r["rate"]) > 0 and float(r["seconds"]) > 0 for r in rows)
+    for two in rows[1:]:
+        speedup = float(two["rate"]) / float(rows[0]["rate"])
+        assert float(two["speedup"]) == pytest.approx(speedup, rel=1e-3)
+        assert 0 < float(two["waiting"]) < 1
+    again = login.command("scaling", str(folder.relative_to(Path(login.folder))))
+    assert again.returncode == 0 and again.stdout.splitlines()[0] in done.stdout
+
+
+@pytest.mark.slow
+def test_two_nodes_answer(testbed: Testbed, shared_dir: Path) -> None:
+    words = ("cluster=slurm", "trainer.nodes=2", "trainer.devices=1", "trainer.accelerator=cpu")
+    done = subprocess.run(
+        [sys.executable, "-m", "train_anywhere", "doctor", *words, f"paths.results={shared_dir}"],
+        cwd=ROOT,
+        env={**os.environ, **testbed.env(), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"2 of 2 ranks answered, on (node\d), (?!\1)node\d$", done.stdout, re.MULTILINE)
+
+
+WHERE = """
+import os
+import lightning.pytorch as pl
+import train_anywhere
+
+class Where(pl.Callback):
+    def on_fit_start(self, trainer, module):
+        print(f"engine of rank {trainer.global_rank}: {train_anywhere.__file__}", flush=True)
+"""
+
+
+@pytest.mark.parametrize("launch", ["srun", "torchrun", "mpirun", "horovodrun"])
+@pytest.mark.quick("torchrun")
+def test_every_rank_runs_the_engine_of_its_snapshot(
+    login: Login, monkeypatch: pytest.MonkeyPatch, launch: str
+) -> None:
+    """The environment has no engine, and PYTHONPATH names none."""
+    monkeypatch.setenv("PYTHONPATH", str(login.folder))
+    (login.folder / "where.py").write_text(WHERE)
+    size = ("trainer.nodes=2", "trainer.devices=2", f"launch={launch}")
+    strategy = "strategy=horovod" if launch == "horovodrun" else "strategy=ddp"
+    setup = f"cluster.setup=['export PYTHONPATH={login.folder}']"
+    words = ("cluster=slurm", *SMALL, *size, strategy, setup, "callbacks.where._target_=where.Where")
+    done = login.command("train", *words, "dry_run=true")
+    require_packages(done.stderr)
+    run = login.result(*words)
+    engine = run.resolve() / "code" / "train_anywhere" / "__init__.py"
+    lines = [
+        line.partition("engine of rank ")[2] for line in log(run).splitlines() if "engine of rank " in line
+    ]
+    assert sorted(lines) == [f"{rank}: {engine}" for rank in range(4)], log(run)
+
+
+@pytest.mark.slow
+def test_an_update_while_a_job_waits_changes_nothing_of_it(login: Login, shared_dir: Path) -> None:
+    project = projects.copy_project(shared_dir)
+    other = Login(login.testbed, login.folder, project)
+    job, run = other.submit(
+        "cluster=slurm", *SMALL, "trainer.nodes=2", "trainer.devices=2", 'cluster.extra=["--hold"]'
+    )
+    (project / "engine" / "train_anywhere" / "__init__.py").write_text("raise RuntimeError('updated')\n")
+    shutil.rmtree(project / "engine" / "train_anywhere" / "launch")
+    assert login.testbed.run(["scontrol", "release", job]).returncode == 0
+    assert login.testbed.wait_job(job, 240) == "COMPLETED", log(run)
+
+
+def pictures(folder: Path) -> Path:
+    """Two classes of 8 pictures each, to train and to validate."""
+    random = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for number in range(16):
+            path = folder / split / f"class{number % 2}" / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(random.integers(256, size=(16, 16, 3), dtype=np.uint8)).save(path)
+    return folder
+
+
+@pytest.mark.slow
+def test_each_node_copies_it_once(login: Login) -> None:
+    """Two ranks on each of two nodes read one copy. A second job finds it, with the same loss."""
+    data = pictures(login.folder / "pictures")
+    words = [
+        "cluster=slurm", "trainer.nodes=2", "trainer.devices=2", "trainer.accelerator=cpu", "data=imagefolder",
+    ]  # fmt: skip
+    words += [
+        f"data.dir={data}",
+        "data.image_size=8",
+        "data.batch_size=8",
+        "data.workers=0",
+        "model=mlp",
+        *SMALL,
+        "cluster.local_disk=/tmp/disk-of-test-stage",
+    ]
+    copied = r"^(node\d): copying .*pictures to its own disk: done"
+    first = login.result(*words, "data.stage=true")
+    nodes = re.findall(copied, log(first), re.M)
+    assert len(nodes) == 2 and len({*nodes}) == 2, log(first)
+    again = login.result(*words, "data.stage=true")
+    assert not {*re.findall(copied, log(again), re.M)} & {*nodes}, log(again)
+    plain = login.result(*words)
+    losses = [re.findall(r"test/loss (\S+)", log(run)) for run in (first, again, plain)]
+    assert losses[0] and losses[0] == losses[1] == losses[2]

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.tests.properties.cases import bounded, composed
-from engine.tests.slurm.login import Login
 from tools.testbed.testbed_cluster import Testbed
 from train_anywhere.config.load import load
 from train_anywhere.slurm.scheduler import queue
@@ -83,31 +82,6 @@ def test_options_that_users_set_once_for_all_jobs_hold(
     assert "Partition=main" in shown(testbed, script)
     script.write_text(script.read_text().replace("#SBATCH --partition=main\n", ""))
     assert "Partition=scavenge" in shown(testbed, script)
-
-
-@pytest.mark.slurm
-@pytest.mark.needs_root
-@pytest.mark.slow
-def test_a_job_of_a_shell_of_an_earlier_allocation_trains(
-    login: Login, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All are kept but the job's number, which a message names, and others from debugging."""
-    left = {
-        "SLURM_MEM_PER_CPU": "500", "SLURM_JOB_NODELIST": "node[7-8]", "SLURM_NNODES": "2", "SLURM_CPU_BIND": "map_cpu:0",
-        "SLURM_GPUS_PER_TASK": "1", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_DISTRIBUTION": "cyclic",
-        "SBATCH_TIMELIMIT": "1", "SBATCH_ARRAY_INX": "0-1", "SBATCH_WAIT": "1",
-    }  # fmt: skip
-    words = [
-        "cluster=slurm", "cluster.mem=2G", "cluster.time=600", "trainer.max_epochs=1", "monitor.tensorboard=false",
-    ]  # fmt: skip
-    ours = login.testbed.env
-    monkeypatch.setattr(login.testbed, "env", lambda: {**ours(), **left})
-    tested = login.train(*words, "dry_run=test")
-    job, run = login.submit(*words, "model=mlp")
-    assert login.testbed.wait_job(job, 120) == "COMPLETED"
-    assert f"note: not passed to the job: {', '.join(sorted(left))} of this shell;" in tested
-    assert "TimeLimit=10:00:00" in login.testbed.run(["scontrol", "show", "job", job]).stdout
-    assert (run / "jobs.txt").read_text() == f"{job}\n"
 
 
 @bounded(300)

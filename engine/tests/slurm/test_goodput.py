@@ -14,7 +14,6 @@ import pytest
 from engine.tests.slurm.login import Login, log, steps, wait_for
 from tools.testbed.testbed_cluster import Testbed
 from tools.testing.weights import info
-from train_anywhere.features import verdicts
 from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.monitor.verdicts import goodput
 from train_anywhere.runs.folder import open_run
@@ -77,7 +76,7 @@ def newest(run: Path) -> int:
 
 
 def test_goodput_of_a_slow_rank_a_requeue_and_a_crash(
-    login: Login, shared_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    login: Login, shared_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = shared_dir / "late_seconds"
     late.write_text(str(LATE_S))
@@ -118,16 +117,6 @@ def test_goodput_of_a_slow_rank_a_requeue_and_a_crash(
         "slow": sum(map(float, (shared_dir / "slept_seconds").read_text().split())),
         "lost": spent * lost_steps / (parts[1]["step"] - parts[1]["from_step"]),
     }
-    with capsys.disabled():
-        print(
-            f"\n\n{'':28}by the report  by hand\n{'whole':28}{found.whole:10.1f} s  {by_slurm.seconds:7.1f} s (Slurm: three jobs)"
-        )
-        for name, value in found.seconds.items():
-            print(f"{name:28}{value:10.1f} s" + (f"  {by_hand[name]:7.1f} s" if name in by_hand else ""))
-        print(
-            f"{'sum':28}{sum(found.seconds.values()):10.1f} s\ngoodput {found.share:.1%}; {lost_steps} steps lost"
-        )
-        print("\n".join(verdicts(read_facts(open_run(run)))))
     assert sum(found.seconds.values()) == pytest.approx(found.whole, rel=0.001)
     assert found.whole == pytest.approx(by_slurm.seconds, rel=0.02)
     assert found.seconds["unknown"] < 0.02 * found.whole

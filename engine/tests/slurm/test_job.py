@@ -13,7 +13,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
 from train_anywhere.slurm.script import units
-from train_anywhere.slurm.script.job import Job, join_constraints, make_job
+from train_anywhere.slurm.script.job import Job, describe_gpu_hours, gpu_hours, join_constraints, make_job
 from train_anywhere.slurm.script.render import render
 from train_anywhere.slurm.submission.submit import format_job
 
@@ -22,7 +22,7 @@ MakeConfig = Callable[..., Config]
 
 @pytest.fixture
 def job(make_config: MakeConfig) -> Callable[..., Job]:
-    return lambda *overrides: make_job(make_config(*overrides), "/run", "/run/code")
+    return lambda *words, members=None: make_job(make_config(*words), "/run", "/run/code", members)
 
 
 UNEVEN = "cluster=technion trainer.nodes=2 trainer.total_devices=3"
@@ -85,15 +85,44 @@ def test_the_partition_of_the_shell_selects_the_node(
     assert (made.node.gpus, made.devices, made.cluster.partition) == (2, (2,), "cas_v100_2")
 
 
-def test_more_resources_share_a_line_with_the_gpus_where_the_site_requests_them_by_gres(
-    job: Callable[..., Job],
+LINES: list[tuple[str, list[str], list[str]]] = [
+    ("cluster=leonardo cluster.gres=tmpfs:10g", ["SBATCH --gres=gpu:4,tmpfs:10g"], []),
+    ("cluster=slurm cluster.gres=tmpfs:10g trainer.devices=2", ["SBATCH --gpus-per-node=2", "SBATCH --gres=tmpfs:10g"], []),
+    (
+        "cluster=leonardo cluster.gres=tmpfs:10g trainer.nodes=2 trainer.total_devices=3",
+        ["SBATCH --gpus=3", "SBATCH --gres=tmpfs:10g"], [],
+    ),
+    (
+        "cluster=slurm cluster.time=600 cluster.time_min=2:00:00 cluster.nodelist=n1,n[3-4]",
+        ["SBATCH --time=10:00:00", "SBATCH --time-min=2:00:00", "SBATCH --nodelist=n1,n[3-4]"], [],
+    ),
+    # minutes on the command line are minutes
+    ("cluster=slurm cluster.time=4320 cluster.time_min=3600", ["SBATCH --time=72:00:00", "SBATCH --time-min=60:00:00"], []),
+    # to Slurm mem=0 is all memory of a node and time=0 no limit; nothing but null is left to the scheduler
+    ("cluster=slurm cluster.mem=0 cluster.time=0", ["SBATCH --mem=0", "SBATCH --time=0:00:00"], []),
+    ("cluster=slurm", [], ["SBATCH --mem", "SBATCH --time", "SBATCH --exclusive", "SBATCH --begin", "SBATCH --nice"]),
+    (
+        "cluster=slurm cluster.exclusive=true cluster.begin=2026-12-01T08:00 cluster.nice=100",
+        ["SBATCH --exclusive", "SBATCH --begin=2026-12-01T08:00", "SBATCH --nice=100"], [],
+    ),
+    (
+        "cluster=pbs cluster.exclusive=true cluster.begin=2026-12-01T08:00 cluster.nice=100",
+        ["PBS -l place=exclhost", "PBS -a 202612010800.00", "PBS -p -100"], [],
+    ),
+    ("cluster=pbs", [], ["PBS -l place", "PBS -a", "PBS -p"]),
+    ("cluster=slurm cluster.exclusive=user", ["SBATCH --exclusive=user"], []),
+    ("cluster=slurm cluster.mem_per_cpu=6G cluster.cpus_per_task=5 trainer.devices=2", ["SBATCH --mem-per-cpu=6G"], ["SBATCH --mem="]),
+]  # fmt: skip
+"""Keys of a job, lines of its script, and the beginnings of lines that it does not have."""
+
+
+@pytest.mark.parametrize(("words", "lines", "without"), LINES)
+def test_lines_of_the_script(
+    job: Callable[..., Job], words: str, lines: list[str], without: list[str]
 ) -> None:
-    disk = "cluster.gres=tmpfs:10g"
-    assert "#SBATCH --gres=gpu:4,tmpfs:10g\n" in render(job("cluster=leonardo", disk))
-    beside = render(job("cluster=slurm", disk, "trainer.devices=2"))
-    assert "#SBATCH --gpus-per-node=2\n#SBATCH --gres=tmpfs:10g\n" in beside
-    uneven = render(job("cluster=leonardo", disk, "trainer.nodes=2", "trainer.total_devices=3"))
-    assert "#SBATCH --gpus=3\n#SBATCH --gres=tmpfs:10g\n" in uneven
+    script = render(job(*words.split()))
+    assert [line for line in lines if f"#{line}\n" not in script] == []
+    assert [line for line in without if f"#{line}" in script] == []
 
 
 def test_a_site_that_takes_no_option_for_gpus(job: Callable[..., Job]) -> None:
@@ -103,14 +132,6 @@ def test_a_site_that_takes_no_option_for_gpus(job: Callable[..., Job]) -> None:
         options = [line for line in script.splitlines() if "--gpus" in line or "--gres=gpu" in line]
         assert options == [] and "#SBATCH --gres=nvme:9\n" in script
         assert "unset SLURM_GPUS SLURM_GPUS_PER_NODE " in script
-
-
-def test_a_shorter_limit_and_the_nodes_to_use(job: Callable[..., Job]) -> None:
-    script = render(
-        job("cluster=slurm", "cluster.time=600", "cluster.time_min=2:00:00", "cluster.nodelist=n1,n[3-4]")
-    )
-    assert "#SBATCH --time=10:00:00\n#SBATCH --time-min=2:00:00\n" in script
-    assert "#SBATCH --nodelist=n1,n[3-4]\n" in script
 
 
 @pytest.mark.parametrize(
@@ -149,23 +170,9 @@ def test_the_time_of_a_preset_written_without_quotes_is_noticed(job: Callable[..
         make_job(load(compose(["cluster=slurm", "cluster.time=86400"])), "/run", "/run/code")
 
 
-def test_minutes_on_the_command_line_are_minutes(job: Callable[..., Job]) -> None:
-    made = job("cluster=slurm", "cluster.time=4320", "cluster.time_min=3600")
-    assert made.time == 4320 * 60
-    assert "#SBATCH --time=72:00:00\n#SBATCH --time-min=60:00:00\n" in render(made)
-
-
-def test_nothing_but_null_is_left_to_the_scheduler(make_config: MakeConfig, job: Callable[..., Job]) -> None:
-    """To Slurm mem=0 is all memory of a node and time=0 no limit."""
-    for key, line in {
-        "cluster.mem=0": "#SBATCH --mem=0\n",
-        "cluster.time=0": "#SBATCH --time=0:00:00\n",
-    }.items():
-        assert line in render(job("cluster=slurm", key))
+def test_no_limits_in_words(job: Callable[..., Job]) -> None:
     unlimited = format_job(job("cluster=slurm", "cluster.mem=0", "cluster.time=0"))
     assert "memory      all of each node" in unlimited and "time        no limit" in unlimited
-    left = render(job("cluster=slurm"))
-    assert "#SBATCH --mem" not in left and "#SBATCH --time" not in left
 
 
 def test_environments_are_found_from_the_job_s_folder(
@@ -230,23 +237,37 @@ def test_qsub_gets_a_date() -> None:
         units.to_qsub("20:00")
 
 
-def test_slurm_and_pbs_are_told_in_their_words(make_config: MakeConfig) -> None:
-    words = ("cluster.exclusive=true", "cluster.begin=2026-12-01T08:00", "cluster.nice=100")
-    for kind, lines in {
-        "slurm": ["#SBATCH --exclusive\n", "#SBATCH --begin=2026-12-01T08:00\n", "#SBATCH --nice=100\n"],
-        "pbs": ["#PBS -l place=exclhost\n", "#PBS -a 202612010800.00\n", "#PBS -p -100\n"],
-    }.items():
-        script = render(make_job(make_config(f"cluster={kind}", *words), "/run", "/run/code"))
-        assert [line for line in lines if line not in script] == []
-        plain = render(make_job(make_config(f"cluster={kind}"), "/run", "/run/code"))
-        assert [line for line in lines if line in plain] == []
-    shared = render(make_job(make_config("cluster=slurm", "cluster.exclusive=user"), "/run", "/run/code"))
-    assert "#SBATCH --exclusive=user\n" in shared
-
-
 def test_what_pbs_can_not_be_told(make_config: MakeConfig) -> None:
     asked = make_config("cluster=pbs", "cluster.exclusive=user", "cluster.begin=noon", "cluster.nice=1025")
     with pytest.raises(ConfigError) as caught:
         make_job(asked, "/run", "/run/code")
     named = [p.partition(":")[0].partition("=")[0] for p in caught.value.problems]
     assert named == ["cluster.begin", "cluster.exclusive", "cluster.nice"]
+
+
+HOURS: list[tuple[str, int | None, float | None]] = [
+    ("cluster=slurm trainer.nodes=2 trainer.devices=4 cluster.time=2:00:00", None, 16),
+    ("cluster=slurm trainer.nodes=2 trainer.devices=4 cluster.time=2:00:00 cluster.chain=3", None, 48),
+    ("cluster=slurm cluster.time=30", 12, 6),
+    ("cluster=slurm trainer.nodes=2 trainer.total_devices=3 cluster.time=60", None, 3),
+    (
+        "cluster=narval cluster.account=def-pi trainer.devices=1 cluster.time=60 cluster.exclusive=true",
+        None,
+        4,
+    ),
+    ("cluster=slurm", None, None),
+    ("cluster=slurm cluster.time=0", None, None),
+    ("cluster=slurm trainer.accelerator=cpu cluster.time=60", None, None),
+]
+"""Keys of a job, the members of its array, and its GPU hours."""
+
+
+def test_gpus_times_hours_times_jobs(job: Callable[..., Job]) -> None:
+    found = [gpu_hours(job(*words.split(), members=number and range(number))) for words, number, _ in HOURS]
+    assert found == [hours for *_, hours in HOURS]
+    array = job("cluster=slurm", "cluster.time=30", "cluster.requeue=false", members=range(12))
+    assert describe_gpu_hours(array) == "up to 6 (1 GPU x 0:30:00 x 12 jobs)"
+    requeued = describe_gpu_hours(job("cluster=slurm", "cluster.time=1", "trainer.devices=2"))
+    assert requeued == "up to 0.033 (2 GPUs x 0:01:00), and the same after each requeue"
+    assert describe_gpu_hours(job("cluster=slurm")) == "not known: cluster.time is not set"
+    assert describe_gpu_hours(job("cluster=slurm", "trainer.accelerator=cpu")) == ""

@@ -98,12 +98,6 @@ def test_what_comes_next_works_as_printed_from_another_folder(
     assert (again.returncode, len(waiting)) == (0, len(runs(results)))
 
 
-def test_the_code_and_paths_of_the_frozen_configuration_are_absolute(submit: Submit, results: Path) -> None:
-    submit("cluster=slurm", "paths.data=data")
-    paths = yaml.safe_load((runs(results)[0] / "config.yaml").read_text())["paths"]
-    assert paths == {"results": str(results), "data": str(ROOT / "data")}
-
-
 @pytest.mark.parametrize(
     ("command", "reasons"),
     [
@@ -144,15 +138,6 @@ def test_a_dry_run_is_offline_and_writes_nothing(train: Submit, results: Path, t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_order_of_the_arguments_does_not_matter(train: Submit) -> None:
-    words = [
-        "trainer.nodes=2", "cluster.time=1:00:00", "cluster=neuron", "dry_run=true", "cluster.partition=cas_v100_2",
-    ]  # fmt: skip
-    first, second = train(*words), train(*reversed(words))
-    assert first.stdout == second.stdout
-    assert "--time=1:00:00" in first.stdout
-
-
 def test_the_scheduler_refuses_and_nothing_is_left(submit: Submit, sbatch: Path, results: Path) -> None:
     submit("cluster=slurm")
     [before] = runs(results)
@@ -162,19 +147,6 @@ def test_the_scheduler_refuses_and_nothing_is_left(submit: Submit, sbatch: Path,
     assert done.stderr.strip() == "error: sbatch refused the job: sbatch: error: Invalid account"
     assert [p.name for p in before.parent.iterdir()] == [before.name]
     assert (results / "latest").resolve() == before
-
-
-def test_the_first_run_of_all_is_refused(submit: Submit, sbatch: Path, results: Path) -> None:
-    (sbatch / "sbatch").write_text("#!/bin/sh\nexit 1\n")
-    assert submit("cluster=slurm").returncode == 2
-    assert not (results / "latest").is_symlink()
-    assert list(results.glob("*/*")) == []
-
-
-def test_no_sbatch_here(train: Submit, results: Path, tmp_path: Path) -> None:
-    done = train("cluster=slurm", f"paths.results={results}", env={"PATH": str(tmp_path)})
-    assert done.returncode == 2
-    assert "sbatch is not on this machine" in done.stderr
 
 
 def test_a_sweep_is_one_array_of_run_folders(submit: Submit, results: Path) -> None:
@@ -198,30 +170,11 @@ def test_a_sweep_over_what_the_scheduler_sees_is_refused(submit: Submit, results
     assert not results.exists()
 
 
-def test_a_sweep_over_a_bad_value_names_the_member(submit: Submit) -> None:
-    done = submit("-m", "cluster=slurm", "optimizer.lr=0.1,-1")
-    assert done.returncode == 2
-    assert "optimizer.lr=-1 must be above 0" in done.stderr.replace("-1.0", "-1")
-
-
 def test_a_sweeper_that_needs_results_is_refused(submit: Submit, tmp_path: Path) -> None:
     own_file = f"hydra.sweep.dir={tmp_path}"  # Hydra's own sweeper writes a multirun.yaml before it launches
     done = submit("-m", "cluster=slurm", "seed=1,2", "hydra/sweeper=basic", own_file)
     assert done.returncode == 2
     assert "wait=true" in done.stderr
-
-
-def test_a_chain_is_submitted_in_a_row(submit: Submit, results: Path) -> None:
-    done = submit("cluster=slurm", "cluster.chain=3")
-    assert [a.split()[2] for a in asked(results)][1:] == ["--dependency=afterany:1234"] * 2
-    assert "1234 -> 1234 -> 1234" in done.stdout
-
-
-def test_inside_a_batch_job_a_submission_is_refused(submit: Submit, results: Path) -> None:
-    done = submit("cluster=slurm", env={"SLURM_JOB_ID": "9", "ENVIRONMENT": "BATCH"})
-    assert done.returncode == 2
-    assert "job 9" in done.stderr
-    assert not results.exists()
 
 
 def test_resume_submits_again_into_the_same_folder(submit: Submit, results: Path) -> None:
@@ -233,13 +186,6 @@ def test_resume_submits_again_into_the_same_folder(submit: Submit, results: Path
     assert yaml.safe_load((run / "config.yaml").read_text())["trainer"]["max_epochs"] == 5
     assert (run / "jobs.txt").read_text() == "1234\n1234\n"
     assert f"CODE={run}/code-2" in (run / "job.sbatch").read_text()  # an earlier job may still read code/
-
-
-def test_pbs_is_asked_in_its_own_words(submit: Submit, results: Path) -> None:
-    done = submit("cluster=pbs", "strategy=ddp", "trainer.devices=2", "cluster.chain=2")
-    assert done.returncode == 0, done.stderr
-    [run] = runs(results)
-    assert asked(results) == [f"qsub {run}/job.pbs", f"qsub -W depend=afterany:1234 {run}/job.pbs"]
 
 
 def test_two_submissions_in_the_same_second_do_not_share_a_folder(

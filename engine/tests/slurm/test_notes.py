@@ -70,7 +70,7 @@ def test_a_gpu_that_the_preset_does_not_list_is_left_to_the_scheduler(ask: Ask, 
 
 
 NOTED = {
-    "cpu_nodes": ("cluster=narval trainer.accelerator=cpu trainer.devices=64 strategy=ddp cluster.cpus_per_task=1", "64 CPUs and"),
+    "size_of_node": ("cluster=narval trainer.accelerator=cpu trainer.devices=64 strategy=ddp cluster.cpus_per_task=1", "64 CPUs and"),
     "account_form": ("cluster=sockeye cluster.account=mine", "does not have the usual form of an account of sockeye, st-<alloc>-1-gpu"),
     "nodes_for_batch": (
         "cluster=slurm strategy=ddp trainer.nodes=2-4 data.batch_size=64",
@@ -87,15 +87,15 @@ NOTED = {
         "cluster.constraint=a100 requests other GPUs than cluster.gpu_type=v100; use cluster.gpu_type=a100 or null.",
     ),
     "gpu_type": ("cluster=ibex cluster.gpu_type=null", "cluster.gpu_type=a100|v100 names one"),
-    "unlisted_node_type": ("cluster=fir cluster.gpu_type=h10", "which lists h100"),
-    "node_is_special": ("cluster=alvis cluster.gpu_type=A40 trainer.nodes=2", "no InfiniBand"),
-    "node_is_special: aarch64": ("cluster=neuron cluster.partition=gh200_1", "aarch64"),
-    "memory_for_gpus": ("cluster=narval trainer.devices=1 cluster.mem=40G", "twice the GPUs' memory"),
-    "memory_for_gpus: of each": (
+    "node_type": ("cluster=fir cluster.gpu_type=h10", "which lists h100"),
+    "node_type: special": ("cluster=alvis cluster.gpu_type=A40 trainer.nodes=2", "no InfiniBand"),
+    "node_type: aarch64": ("cluster=neuron cluster.partition=gh200_1", "aarch64"),
+    "size_of_node: memory": ("cluster=narval trainer.devices=1 cluster.mem=40G", "twice the GPUs' memory"),
+    "size_of_node: of each": (
         "cluster=ibex strategy=ddp trainer.devices=4 cluster.mem_per_gpu=40G",
         "160G of memory is below the rule of thumb, twice the GPUs' memory (256G)",
     ),
-    "cpus_for_gpus": ("cluster=fir strategy=ddp cluster.cpus_per_task=2", "the rule of thumb is 5 or 6, and the node has 12 per GPU"),
+    "size_of_node: CPUs": ("cluster=fir strategy=ddp cluster.cpus_per_task=2", "the rule of thumb is 5 or 6, and the node has 12 per GPU"),
     "downloads": ("cluster=rorqual data=mnist paths.data=/none data.download=true", "no internet"),
     "maybe_private": ("cluster=narval cluster.account=def-pi paths.results=/tmp/results", "(/tmp/results) is below /tmp"),
     "unchecked_targets": ("cluster=slurm data._target_=math.sqrt", "its arguments are checked when the ranks start"),

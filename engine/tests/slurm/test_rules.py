@@ -22,19 +22,19 @@ from train_anywhere.training.preflight import data_problems
 MakeConfig = Callable[..., Config]
 
 REFUSED = {
-    "gpus_of_a_node": ("cluster=narval trainer.devices=8", "use trainer.devices=4 trainer.nodes=2"),
-    "gpus_of_a_node: counts": ("cluster=trillium trainer.devices=3", "1 or 4 GPUs of a node; use trainer.devices=4"),
-    "cpus_of_a_node": ("cluster=ibex strategy=horovod trainer.devices=8 cluster.cpus_per_task=6", "use cluster.cpus_per_task=5"),
-    "memory_of_a_node": ("cluster=ibex strategy=horovod trainer.devices=8 cluster.mem_per_gpu=90G", "cluster.mem_per_gpu=47G"),
-    "every_node_has_a_rank": ("cluster=slurm trainer.nodes=3 trainer.total_devices=2", "use trainer.nodes=2"),
+    "limits_of_a_node": ("cluster=narval trainer.devices=8", "use trainer.devices=4 trainer.nodes=2"),
+    "limits_of_a_node: counts": ("cluster=trillium trainer.devices=3", "1 or 4 GPUs of a node; use trainer.devices=4"),
+    "limits_of_a_node: CPUs": ("cluster=ibex strategy=horovod trainer.devices=8 cluster.cpus_per_task=6", "use cluster.cpus_per_task=5"),
+    "limits_of_a_node: memory": ("cluster=ibex strategy=horovod trainer.devices=8 cluster.mem_per_gpu=90G", "cluster.mem_per_gpu=47G"),
+    "batch_for_ranks: idle nodes": ("cluster=slurm trainer.nodes=3 trainer.total_devices=2", "use trainer.nodes=2"),
     "batch_for_ranks": ("cluster=slurm strategy=horovod trainer.devices=5 data.batch_size=64", "use data.batch_size=65"),
     "longest_job": ("cluster=neuron cluster.time=3-00:00:00", "use cluster.time=48:00:00"),
     "longest_job: of the partition": ("cluster=lumi cluster.partition=dev-g cluster.time=4:00:00", "use cluster.time=3:00:00"),
     "longest_job: no GPUs": ("cluster=clariden trainer.accelerator=cpu cluster.time=14:00:00", "use cluster.time=12:00:00"),
     "longest_job: of a QOS": ("cluster=leonardo cluster.qos=boost_qos_lprod cluster.time=5-00:00:00", "use cluster.time=96:00:00"),
-    "shortest_job": ("cluster=slurm cluster.time=2:00:00 cluster.time_min=3:00:00", "use cluster.time_min=1:00:00"),
-    "signal_before_the_end": ("cluster=slurm cluster.time=1 cluster.signal_seconds=60", "cluster.signal_seconds=30"),
-    "signal_before_the_end: time_min": (
+    "limits_of_time": ("cluster=slurm cluster.time=2:00:00 cluster.time_min=3:00:00", "use cluster.time_min=1:00:00"),
+    "limits_of_time: signal": ("cluster=slurm cluster.time=1 cluster.signal_seconds=60", "cluster.signal_seconds=30"),
+    "limits_of_time: time_min": (
         "cluster=slurm cluster.time=9 cluster.time_min=1 cluster.signal_seconds=60", "cluster.signal_seconds=30"
     ),
     "most_gpus": ("cluster=neuron trainer.nodes=8 data.batch_size=64", "limit of 56"),
@@ -76,16 +76,18 @@ REFUSED = {
     "extra_options: pbs resources": ("cluster=pbs 'cluster.extra=[\"-l select=9\"]'", "-l select itself"),
     "longest_job: none": ("cluster=neuron cluster.time=0", "no limit at all"),
     "one_line": ("cluster=slurm 'cluster.account=\"a\\\n#SBATCH --uid=0\"'", "line break"),
-    "local_disk": ("cluster=slurm cluster.local_disk=scratch", "a node's own disk needs an absolute one"),
+    "one_line: disk": ("cluster=slurm cluster.local_disk=scratch", "a node's own disk needs an absolute one"),
     "launch": ("cluster=slurm launch=horovodrun trainer.devices=2 strategy=ddp", "use launch=srun|torchrun|mpirun"),
     "container: image": ("cluster=slurm container=pyxis", "use container.image=FILE"),
-    "mounts": (
+    "container: mounts": (
         "cluster=slurm container=apptainer container.image=docker://x container.mounts=[/a:b]",
         "nor of the form OUTSIDE:INSIDE",
     ),
-    "submit_folder": ("cluster=neuron", "only from below /scratch/me"),
-    "write_folder": ("cluster=sockeye paths.results=/home/me/results", "use paths.results=/scratch/results"),
-    "forbidden_folder": ("cluster=ibex paths.results=/home/me/project/results", "kills jobs that run below /home"),
+    "folders_of_site": ("cluster=neuron", "only from below /scratch/me"),
+    "folders_of_site: results": (
+        "cluster=sockeye cluster.site.submit_below=[] paths.results=/home/me/results", "use paths.results=/scratch/results"
+    ),
+    "folders_of_site: killed": ("cluster=ibex paths.results=/home/me/project/results", "kills jobs that run below /home"),
     "writable: a link": ("cluster=slurm paths.results=/proc/self/fd/none/x", "use paths.results=FOLDER"),
     "data": ("cluster=slurm data=imagefolder data.dir=/nope", "/nope/train can't be listed"),
     "data: batch": ("cluster=slurm data.batch_size=5000", "data.batch_size=1259 or less"),
@@ -96,7 +98,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-WITHOUT_EXAMPLE = {"own_disk", "framework", "horovod", "horovodrun"}  # other tests have them
+WITHOUT_EXAMPLE = {"own_disk", "packages"}  # other tests have them
 RULES = {r.__name__: r for m in (job_rules, options, local_rules) for r in m.RULES}
 RULES = {name: r for name, r in RULES.items() if name not in WITHOUT_EXAMPLE} | {
     "features": rules.feature_problems

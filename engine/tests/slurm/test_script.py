@@ -209,23 +209,6 @@ def test_what_an_earlier_launcher_has_left_is_not_believed(
     assert list((run / "monitor").glob("*.csv")), (run / "monitor" / "errors.txt").read_text()
 
 
-@pytest.mark.slow
-def test_the_ranks_of_an_uneven_job_fill_node_after_node(
-    login: Login, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where the job asks for another distribution."""
-    exported(login, monkeypatch, SLURM_DISTRIBUTION="cyclic")
-    words = [
-        "cluster=slurm", "trainer.nodes=2", "trainer.total_devices=5", "data.batch_size=95", "trainer.accelerator=cpu", "model=mlp",
-    ]  # fmt: skip
-    small = [
-        "trainer.max_epochs=1", "trainer.max_steps=2", "monitor.ranks=true", "cluster.cpus_per_task=1", "data.workers=0",
-    ]  # fmt: skip
-    run = login.result(*words, *small, 'cluster.extra=["--distribution=cyclic"]')
-    at = [host for _, host in sorted(hosts(run).items())]
-    assert at == sorted(at) and len({*at}) == 2, at
-
-
 def listener(login: Login, port: int) -> subprocess.Popen[str]:
     """Another program on node1."""
     code = f"import socket, time; s = socket.create_server(('', {port})); print('up', flush=True); time.sleep(600)"
@@ -240,10 +223,8 @@ def listener(login: Login, port: int) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_a_port_that_is_taken_is_not_taken_again(
-    login: Login, shared_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A retry, a requeue and MASTER_PORT each lead to another port."""
+def test_a_port_that_is_taken_is_not_taken_again(login: Login, shared_dir: Path) -> None:
+    """A retry leads to another port."""
     wait = f"cluster.setup=[\"while [ ! -e '{shared_dir}/go' ]; do sleep 0.1; done\"]"
     words = [*SHORT, "trainer.nodes=2", "cluster.retries=1"]
     job, run = login.submit(*words, wait)
@@ -254,19 +235,3 @@ def test_a_port_that_is_taken_is_not_taken_again(
         assert f"port {job_port(int(job))} of rank 0's node" in log(run) and "retry 1 of 1" in log(run)
     finally:
         taken.kill()
-    exported(login, monkeypatch, MASTER_PORT="29511", PYTHONPATH=str(login.folder))
-    ports = "callbacks.port._target_=port.Port"
-    (login.folder / "port.py").write_text(PORT)
-    run = login.result(*words, ports, f"cluster.setup=['export PYTHONPATH={login.folder}']")
-    assert (login.folder / "ports").read_text() == "29511\n"
-
-
-PORT = """
-import os, pathlib
-import lightning
-
-class Port(lightning.Callback):
-    def on_train_start(self, trainer, module):
-        if trainer.global_rank == 0:
-            pathlib.Path(__file__).with_name("ports").write_text(os.environ["MASTER_PORT"] + "\\n")
-"""

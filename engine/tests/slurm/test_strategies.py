@@ -80,16 +80,6 @@ NATIVE: Words = dict.fromkeys(SUPPORTED, SAME)
 STRANGE: Words = {framework: (*DROP_IN[framework], *STRANGERS) for framework in SUPPORTED}
 
 
-def single(login: Login, words: Words) -> dict[str, Path]:
-    """The run of one process with the whole batch, by framework."""
-
-    def trained(framework: str) -> Path:
-        login.train(*words[framework], f"framework={framework}", "strategy=single")
-        return (login.results / "latest").resolve()
-
-    return {framework: trained(framework) for framework in SUPPORTED}
-
-
 def test_the_covering_choice_of_lightning_and_keras_has_all_strategies_and_launch_methods() -> None:
     several = {(f, s) for f, s, _ in CELLS if SUPPORTED[f][s].several_nodes}
     assert {(f, s) for f, s, _ in COVERING} == several
@@ -103,47 +93,37 @@ choices = pytest.mark.parametrize(
 
 @choices
 @pytest.mark.slow
-def test_matrix(login: Login, capsys: pytest.CaptureFixture[str], chosen: list[tuple[str, str, str]]) -> None:
-    """All ranks have the same weights, those of one process to float32 rounding."""
-    agree(login, capsys, chosen, NATIVE, "digits, 13 steps", "test/acc")
-
-
-@choices
-@pytest.mark.slow
-def test_matrix_of_drop_in_modules(
+@pytest.mark.parametrize(
+    ("words", "what", "metric"),
+    [(NATIVE, "digits, 13 steps", "test/acc"), (STRANGE, "drop-in, 12 steps", "loss")],
+)
+def test_matrix(
     login: Login,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     chosen: list[tuple[str, str, str]],
+    words: Words,
+    what: str,
+    metric: str,
 ) -> None:
-    """Any LightningModule and keras.Model gives the same with every strategy."""
+    """All ranks have the same weights, those of one process to float32 rounding: of the bundled tasks, and of any module."""
     brought = login.folder / "brought"  # in the environment, as an installed package is
     brought.mkdir()
     for framework in SUPPORTED:
         source = ROOT / "engine" / "tests" / "training" / framework / "strangers.py"
         shutil.copy(source, brought / f"{framework}_strangers.py")
     monkeypatch.setenv("PYTHONPATH", str(brought))
-    setup = f"cluster.setup=['export PYTHONPATH={brought}']"
-    agree(login, capsys, chosen, STRANGE, "drop-in, 12 steps", "loss", setup)
-
-
-def agree(
-    login: Login,
-    capsys: pytest.CaptureFixture[str],
-    chosen: list[tuple[str, str, str]],
-    same: Words,
-    what: str,
-    metric: str,
-    *more: str,
-) -> None:
-    """Run the cells and compare them with one process. `metric` ends the name of a shown metric."""
-    alone = {framework: final_weights(run) for framework, run in single(login, same).items()}
+    more = f"cluster.setup=['export PYTHONPATH={brought}']"
+    alone = {}
+    for framework in SUPPORTED:
+        login.train(*words[framework], f"framework={framework}", "strategy=single")
+        alone[framework] = final_weights((login.results / "latest").resolve())
 
     def result(cell: tuple[str, str, str]) -> Path:
         framework, strategy, launch = cell
-        words = (f"framework={framework}", f"strategy={strategy}", f"launch={launch}")
+        way = (f"framework={framework}", f"strategy={strategy}", f"launch={launch}")
         size = (f"trainer.nodes={nodes(cell)}", f"trainer.devices={devices(cell, chosen)}")
-        return login.result("cluster=slurm", *same[framework], *words, *size, *more)
+        return login.result("cluster=slurm", *words[framework], *way, *size, more)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         runs = dict(zip(chosen, pool.map(result, chosen), strict=True))

@@ -1,6 +1,5 @@
 """Submissions to a real Slurm: allocations, sweeps, changing code, hostile values."""
 
-import json
 import os
 import re
 import signal
@@ -102,21 +101,6 @@ def test_slurm_s_own_verdict(login: Login) -> None:
     refused = login.command("train", "cluster=slurm", "dry_run=test", "cluster.partition=nothere")
     assert refused.returncode == 2
     assert "invalid partition" in refused.stderr.lower()
-
-
-@pytest.mark.slow
-def test_editing_the_code_of_a_queued_job_changes_nothing(testbed: Testbed, shared_dir: Path) -> None:
-    from train_anywhere.slurm.submission.snapshot import take_snapshot
-
-    copy = shared_dir / "project"
-    take_snapshot(ROOT, copy, ROOT / "results")
-    edited = Login(testbed, shared_dir, copy)
-    job, run = edited.submit("cluster=slurm", *SMALL, 'cluster.extra=["--hold"]')
-    (copy / "src" / "rank.py").write_text("raise SystemExit('edited')\n")
-    [waiting] = json.loads(edited.jobs("status", job, "--json"))["runs"]
-    assert (waiting["state"], waiting["pending"]["reason"]) == ("pending", "JobHeldUser")
-    assert testbed.run(["scontrol", "release", job]).returncode == 0
-    assert testbed.wait_job(job, 120) == "COMPLETED", log(run)
 
 
 HOSTILE = 'we\'ird "q"; $(touch HACKED) `touch HACKED` #x %j \\ é'

@@ -1,14 +1,13 @@
 """The testbed is a real cluster: proofs of what the Slurm tests rely on."""
 
-import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from engine.tests.slurm.testbeds import AS_ASKED, submit, wait_for
-from tools.testbed.testbed_cluster import REPOSITORY, Testbed
+from engine.tests.slurm.testbeds import AS_ASKED, wait_for
+from tools.testbed.testbed_cluster import Testbed
 from tools.testbed.testbed_config import PACKAGES, can_build, make_image
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
@@ -22,22 +21,6 @@ def test_every_node_has_its_own_name_address_tmp_and_shm(testbed: Testbed) -> No
     assert sorted(lines) == [f"node{n} 10.77.0.{n} 0" for n in range(1, 5)]
     assert sorted(again) == [f"node{n} 10.77.0.{n} 2" for n in range(1, 5)]
     assert not Path("/tmp/mine").exists()
-
-
-def test_nodes_see_the_repository_and_the_shared_folder(testbed: Testbed, shared_dir: Path) -> None:
-    (shared_dir / "from_outside").touch()
-    done = testbed.run(
-        ["srun", "--nodes=2", "ls", str(shared_dir), str(REPOSITORY / "tools/testbed/testbed_cluster.py")]
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("from_outside") == 2
-
-
-def test_shims_on_path_reach_the_cluster_and_jobs_do_not_inherit_them(testbed: Testbed) -> None:
-    words = ["srun", "--ntasks=1", "sh", "-c", "command -v srun; echo $PATH"]
-    done = subprocess.run(words, env=testbed.env(), capture_output=True, text=True, timeout=30, check=True)
-    assert done.stdout.startswith("/usr/bin/srun")
-    assert str(testbed.dir) not in done.stdout
 
 
 def test_gpus_are_given_out_and_counted(testbed: Testbed) -> None:
@@ -84,84 +67,11 @@ def test_rules_of_a_site_are_enforced(
     assert (done.returncode == 0) == (said == "")
 
 
-def test_job_array_completes_with_output(testbed: Testbed, shared_dir: Path) -> None:
-    job = submit(
-        testbed, shared_dir, "echo $SLURM_ARRAY_TASK_ID > member-$SLURM_ARRAY_TASK_ID", "--array=1-3%2"
-    )
-    assert testbed.wait_job(job) == "COMPLETED"
-    assert sorted(p.name for p in shared_dir.glob("member-*")) == ["member-1", "member-2", "member-3"]
-    failing = submit(testbed, shared_dir, "exit $SLURM_ARRAY_TASK_ID", "--array=0-1")
-    assert testbed.wait_job(failing) == "FAILED"
-
-
-@pytest.mark.slow
-def test_requeue_keeps_the_job_id_and_counts(testbed: Testbed, shared_dir: Path) -> None:
-    script = 'echo "start ${SLURM_RESTART_COUNT:-0}"\n[ "$SLURM_RESTART_COUNT" ] || sleep 60\n'
-    job = submit(testbed, shared_dir, script)
-    output = shared_dir / f"out-{job}"
-    wait_for(lambda: output.exists() and "start 0" in output.read_text(), "first start")
-    assert testbed.run(["scontrol", "requeue", job]).returncode == 0
-    assert testbed.wait_job(job) == "COMPLETED"
-    assert re.findall("start .", output.read_text()) == ["start 0", "start 1"]
-
-
-@pytest.mark.slow
-def test_urgent_job_preempts_scavenger_which_runs_again(testbed: Testbed, shared_dir: Path) -> None:
-    script = "trap 'echo told; exit 1' TERM\necho \"start ${SLURM_RESTART_COUNT:-0}\"\n"
-    script += '[ "$SLURM_RESTART_COUNT" ] || { sleep 60 & wait; }\n'
-    job = submit(testbed, shared_dir, script, "--partition=scavenge", "--nodes=4", "--exclusive")
-    output = shared_dir / f"out-{job}"
-    wait_for(lambda: output.exists() and "start 0" in output.read_text(), "first start")
-    urgent = testbed.run(["srun", "--partition=urgent", "--nodes=4", "--exclusive", "true"])
-    assert urgent.returncode == 0, urgent.stderr
-    assert testbed.wait_job(job) == "COMPLETED"
-    assert "start 1" in output.read_text()
-
-
-@pytest.mark.slow
-def test_job_of_a_dead_node_is_requeued_on_another(testbed: Testbed, shared_dir: Path) -> None:
-    job = submit(testbed, shared_dir, 'hostname\n[ "$SLURM_RESTART_COUNT" ] || sleep 90\n', "--exclude=node1")
-    output = shared_dir / f"out-{job}"
-    wait_for(lambda: output.exists() and output.read_text() != "", "first start")
-    victim = output.read_text().strip()
-    testbed.kill_node(victim)
-    try:
-        assert testbed.wait_job(job, timeout=60) == "COMPLETED"
-    finally:
-        testbed.boot_node(victim)
-    assert output.read_text().split()[-1] != victim
-    ready = ["sinfo", "--noheader", f"--nodes={victim}", "--partition=main", "--format=%T"]
-    wait_for(lambda: testbed.run(ready).stdout.strip() == "idle", f"{victim} coming back")
-
-
-@pytest.mark.mpi
-def test_mpirun_and_pmix_start_ranks_on_two_nodes(testbed: Testbed, shared_dir: Path) -> None:
-    script = "mpirun bash -c 'echo mpirun $(hostname) $OMPI_COMM_WORLD_RANK'\n"
-    script += "timeout 20 srun --mpi=pmix bash -c 'echo pmix $(hostname) $PMIX_RANK'\n"
-    job = submit(testbed, shared_dir, script, "--nodes=2", "--ntasks-per-node=2", "--nodelist=node2,node3")
-    assert testbed.wait_job(job) == "COMPLETED"
-    lines = re.findall("^(?:mpirun|pmix) .*", (shared_dir / f"out-{job}").read_text(), flags=re.MULTILINE)
-    ranks = ["node2 0", "node2 1", "node3 2", "node3 3"]
-    assert sorted(lines) == [f"mpirun {r}" for r in ranks] + [f"pmix {r}" for r in ranks]
-
-
 def test_time_limit_of_run_ends_everything_it_started(testbed: Testbed) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         testbed.run(["srun", "--job-name=too-long", "sleep", "77"], timeout=1)
     queue = ["squeue", "--noheader", "--name=too-long", "--states=running"]
     wait_for(lambda: testbed.run(queue).stdout == "", "the end of the job")
-
-
-def test_users_exist_inside_and_have_a_home(testbed: Testbed) -> None:
-    done = testbed.run(
-        ["srun", "--ntasks=1", "sh", "-c", "whoami; pwd"], user="alice", cwd=testbed.dir / "home/alice"
-    )
-    assert done.stdout.split() == ["alice", str(testbed.dir / "home/alice")]
-
-
-def test_commands_can_run_on_a_node(testbed: Testbed) -> None:
-    assert testbed.run(["hostname"], node="node3").stdout == "node3\n"
-    assert testbed.run(["hostname"]).stdout == "login\n"
 
 
 def test_pbs_job_runs_on_two_nodes_with_a_node_file(
@@ -210,34 +120,8 @@ def test_container_stand_in_runs_tasks_in_an_image_folder(
     assert done.stderr == ""
 
 
-def test_container_in_a_batch_script(
-    testbed: Testbed, shared_dir: Path, require: Callable[[object, str], None]
-) -> None:
-    require(can_build(), f"apt-get install -y {PACKAGES}")
-    image = make_image(shared_dir / "image")
-    inside = f"ls /; hostname > {shared_dir}/$SLURM_PROCID"
-    script = f"srun --container-image={image} --container-mounts={shared_dir} sh -c '{inside}'\n"
-    job = submit(testbed, shared_dir, script, "--nodes=2")
-    assert testbed.wait_job(job) == "COMPLETED", (shared_dir / f"out-{job}").read_text()
-    assert {(shared_dir / rank).read_text() for rank in "01"} <= {f"{node}\n" for node in testbed.nodes}
-    assert "home" not in (shared_dir / f"out-{job}").read_text().split()
-
-
 def test_container_image_that_is_not_there(testbed: Testbed, require: Callable[[object, str], None]) -> None:
     require(can_build(), f"apt-get install -y {PACKAGES}")
     done = testbed.run(["srun", "--ntasks=1", "--container-image=/nowhere.sqsh", "true"])
     assert done.returncode != 0
     assert "can't find image /nowhere.sqsh" in done.stderr
-
-
-@pytest.mark.slow
-def test_sacct_with_accounting(testbed_for: Callable[..., Testbed], shared_dir: Path) -> None:
-    testbed = testbed_for("slurm", accounting=True)
-    job = submit(testbed, shared_dir, "exit 3", "--comment=field=nlp;appl=pytorch")
-    assert testbed.wait_job(job) == "FAILED"
-    words = [
-        "sacct", "--noheader", "--parsable2", "--allocations", "--jobs", job, "--format=State,ExitCode,Comment",
-    ]  # fmt: skip
-    wait_for(
-        lambda: testbed.run(words).stdout == "FAILED|3:0|field=nlp;appl=pytorch\n", "the record of the job"
-    )

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.tests.slurm.testbeds import AS_ASKED, wait_for
+from engine.tests.slurm.testbeds import wait_for
 from tools.testbed.namespaces import TestbedError
-from tools.testbed.sites import SITES
 from tools.testbed.testbed_cluster import REPOSITORY, Testbed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
@@ -40,19 +39,6 @@ def test_lines_for_slurm_conf_take_the_place_of_those_that_set_the_same(tmp_path
         assert sorted(named.stdout.split()) == ["n008", "n009"]
         assert testbed.run(["srun", "--nodes=2", "true"]).returncode != 0  # MaxNodes of the partition
         assert testbed.layout == Testbed.attach(testbed.dir).layout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("site", SITES)
-def test_every_site_comes_up_beside_the_others(site: str, tmp_path: Path, testbed: Testbed) -> None:
-    with Testbed(tmp_path / "testbed", nodes=2, site=site) as own:
-        words = ["srun", "--nodes=2", f"--gpus-per-node={own.layout.site.gpus}", *AS_ASKED, "hostname"]
-        done = own.run(words)
-        assert sorted(done.stdout.split()) == list(own.nodes), done.stderr
-        others = testbed.run(["sinfo", "--noheader", "--Node", "--format=%N"]).stdout.split()
-        assert set(others) == {"node1", "node2", "node3", "node4"}
-    assert not own.is_up()
-    assert testbed.is_up()
 
 
 def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tools.testbed.testbed_cluster import REPOSITORY, Testbed
-from train_anywhere.distributed.packages import horovod_problem
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
@@ -65,29 +64,3 @@ def test_real_ranks(testbed, shared_dir, require, launcher, options, command, pl
     assert len(shared) == 1
     if len(places) > 1:
         assert {t["coordinator_address"] for t in ranks} == {"node1"}
-
-
-@pytest.mark.slow
-@pytest.mark.horovod
-@pytest.mark.parametrize("framework", ["lightning", "keras"])
-def test_horovod_on_uneven_nodes_without_mpi(testbed, shared_dir, require, framework):
-    """3 ranks on 2 nodes under plain srun have the weights of one process with the whole batch."""
-    require(not horovod_problem(), "run `make horovod`")
-    worker = f"{sys.executable} -W ignore {REPOSITORY}/engine/tests/training/{framework}/strategies/horovod_worker.py {shared_dir} plain"
-    submit(testbed, shared_dir, UNEVEN, f"srun --kill-on-bad-exit=1 {worker}\n{worker}")
-    weights = [load(shared_dir, name) for name in ("plain.1.0", "plain.3.0", "plain.3.1", "plain.3.2")]
-    for alone, first, *others in zip(*weights, strict=True):
-        assert all((first == other).all() for other in others)
-        assert abs(first - alone).max() < 1e-6
-
-
-def load(folder: Path, name: str) -> list:
-    """The weights that a rank saved, as arrays."""
-    import numpy as np
-
-    if (folder / f"{name}.pt").exists():
-        import torch
-
-        return [value.numpy() for value in torch.load(folder / f"{name}.pt")["weights"].values()]
-    saved = np.load(folder / f"{name}.npz")
-    return [saved[key] for key in sorted(saved) if key.startswith("arr_")]

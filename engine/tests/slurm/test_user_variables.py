@@ -54,6 +54,7 @@ def seen(config: Config, folder: Path, environ: dict[str, str]) -> dict[str, str
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.quick("narval-training", "narval-program", "slurm-training", "pbs-program")
 def test_what_the_user_exported_arrives(
     make_config: MakeConfig, tmp_path: Path, preset: str, kind: str
 ) -> None:

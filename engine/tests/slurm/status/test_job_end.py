@@ -136,12 +136,6 @@ def test_a_held_job_is_released_by_the_command_that_status_names(login: Login) -
     shown = login.jobs("status", run.name)
     assert "Waits:       job requeued in held state" in shown and f"scontrol release {job}\n" in shown
     login.jobs("cancel", run.name)
-
-
-@pytest.mark.slurm
-@pytest.mark.needs_root
-@pytest.mark.slow
-def test_held_members_are_released_together(login: Login) -> None:
     job, run = login.submit("cluster=slurm", "-m", "seed=1,2", 'cluster.extra=["--hold"]')
     sweep = run.name.rpartition("-")[0]
     assert f"Next:        scontrol release {job}_0,{job}_1\n" in login.jobs("status", sweep)

@@ -10,9 +10,10 @@ import pytest
 from train_anywhere.features.sampler.machine import Gpu
 from train_anywhere.features.sampler.sampler import columns
 from train_anywhere.runs.facts import RecordedCheckpoint, RecordedProgress
-from train_anywhere.slurm.status.gather import Report, differing_keys
+from train_anywhere.slurm.status.gather import Report, RunReports, differing_keys
 from train_anywhere.slurm.status.job_end import PendingJob, query_pending
 from train_anywhere.slurm.status.list_page import list_runs
+from train_anywhere.slurm.status.show_logs import watch
 from train_anywhere.slurm.status.text_page import duration, page, sample_line
 
 PATH = Path("/shared/results/digits/20260101-000000-aaaa")
@@ -228,3 +229,14 @@ def test_no_answer_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert query_pending("slurm", ["7"]) == {}
     assert query_pending("slurm", []) == {}
+
+
+def test_watched_runs_have_a_line_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:
+    told = iter(
+        RunReports([Report("a", PATH, state=state, progress=RecordedProgress(step=step))])
+        for state, step in (("pending", None), ("running", 1), ("running", 1), ("completed", 2))
+    )
+    last = watch(lambda: next(told), lambda found: page(found.reports[0]), every=0.0)
+    assert last.reports[0].state == "completed"
+    lines = ["a  pending  ", "a  running    epoch ?, step 1", "a  completed    epoch ?, step 2"]
+    assert capsys.readouterr().out.splitlines() == lines
