@@ -10,7 +10,7 @@ import pytest
 from tools.testbed.testbed_cluster import Testbed
 from train_anywhere.commands import jobs
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.trust import remember_job
+from train_anywhere.runs.reopen.trust import record
 from train_anywhere.slurm.scheduler.client import submit_script
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
@@ -95,5 +95,5 @@ def test_a_job_without_a_script_is_cancelled_only_if_this_user_runs_it_in_its_al
     assert jobs.main(["cancel", str(run.path)]) == 2
     assert f"use `scancel {job}`" in capsys.readouterr().err
     assert queue.job_states(job) == ["PENDING"]
-    remember_job(run.path, job)
+    record(run.path, "job", job)
     assert jobs.main(["cancel", str(run.path)]) == 0
