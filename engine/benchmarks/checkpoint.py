@@ -106,14 +106,12 @@ class Ours:
 
     def __init__(self, local: Path, shared: Path) -> None:
         from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
-        from train_anywhere.checkpoints.disk.event_files import EventFileSync
         from train_anywhere.checkpoints.disk.staging import Staging
         from train_anywhere.checkpoints.store import CheckpointStore
         from train_anywhere.training.lightning.checkpoint.buffers import Buffers
 
         staging = Staging(local / "bench" / "stage")
-        events = EventFileSync(staging, shared / "tensorboard")
-        self.checkpointer = AsyncCheckpointer(CheckpointStore(shared, "max", keep_last=1), staging, events)
+        self.checkpointer = AsyncCheckpointer(CheckpointStore(shared, "max", keep_last=1), staging)
         self.buffers = Buffers()
 
     def save(self, state: dict[str, Any], step: int) -> Done:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
-from train_anywhere.checkpoints.disk.event_files import EventFileSync
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, find_damage
 from train_anywhere.checkpoints.disk.staging import Staging
 from train_anywhere.checkpoints.recovery import recover
@@ -41,8 +40,7 @@ def staging(run: RunDir, tmp_path: Path) -> Staging:
 
 
 def opened(store: CheckpointStore, staging: Staging | None) -> AsyncCheckpointer:
-    events = EventFileSync(staging, store.folder.with_name("tensorboard"))
-    return AsyncCheckpointer(store, staging, events)
+    return AsyncCheckpointer(store, staging)
 
 
 def text(step: int) -> Callable[[Path], None]:
@@ -183,24 +181,6 @@ def test_shared_disk_that_stays_full(small_disk: Path, staging: Staging, staged:
     assert not list(store.folder.glob(".0*"))
 
 
-@pytest.mark.needs_root
-def test_events_that_find_no_room_stay_on_the_node_until_there_is_some(
-    small_disk: Path, staging: Staging, told: list[str]
-) -> None:
-    filler = small_disk / "filler"
-    filler.write_bytes(b"x" * (800 << 10))
-    store = CheckpointStore(small_disk / "checkpoints", "max", keep_last=1)
-    with opened(store, staging) as checkpointer:
-        (checkpointer.events.prepare_folder() / "events").write_bytes(b"y" * (400 << 10))
-        save(checkpointer, 1)
-    assert steps(store) == [1]  # it fits, and the run has ended well
-    assert str(staging.events) in told[-1] and staging.events.is_dir()
-    filler.unlink()
-    opened(store, staging).close()
-    assert (small_disk / "tensorboard" / "events").stat().st_size == 400 << 10
-    assert not staging.folder.exists()
-
-
 def test_another_error_is_not_hidden_by_a_full_disk(
     store: CheckpointStore, staging: Staging, told: list[str]
 ) -> None:
@@ -220,7 +200,6 @@ from pathlib import Path
 sys.path[:0] = [{root!r}, {root!r} + "/engine"]
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
-from train_anywhere.checkpoints.disk.event_files import EventFileSync
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.checkpoints.disk.staging import Staging, write_record
@@ -228,7 +207,7 @@ run, staging = RunDir(Path({run!r})), Staging(Path({staging!r}))
 store = CheckpointStore(run.checkpoints, "max", 2)
 store.publish = lambda *a: os.kill(os.getpid(), signal.SIGKILL)
 write_record(run, staging, store.rule)
-checkpointer = AsyncCheckpointer(store, staging, EventFileSync(staging, run.tensorboard))
+checkpointer = AsyncCheckpointer(store, staging)
 checkpointer.wait()
 info = CheckpointInfo(7, 0, 0, {{}}, None, "mine")
 checkpointer.save(lambda folder: (folder / "w").write_text("7"), info)

@@ -156,7 +156,6 @@ OUTSIDE = {
     "engine/train_anywhere/files/removal.py": "folders entered name by name without links",
     "engine/train_anywhere/files/node_disk.py": "the node's own disk, in a folder of mode 700",
     "engine/train_anywhere/files/terminal/output.py": "/dev/null",
-    "engine/train_anywhere/checkpoints/disk/event_files.py": "the folders above the run's, and a file just opened",
     "engine/train_anywhere/checkpoints/disk/manifest.py": "folders in the new folder of a checkpoint",
     "engine/train_anywhere/data/download.py": "the data's folder",
     "engine/train_anywhere/features/stage/copy.py": "the node's own disk",

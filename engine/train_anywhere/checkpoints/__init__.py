@@ -14,7 +14,7 @@ The steps of a save:
 8. Only then the pointers and the index are rewritten, and older checkpoints are removed by the rule of `disk.staging`, in the run folder
    and on the node's disk.
 
-`disk.event_files` syncs TensorBoard's files over the same two disks. `recovery` opens the
-checkpointer of a new or resumed run, and publishes checkpoints that a killed run left on the node's disk. `store` refuses a run
-that has lost all its checkpoints. `choice` picks a checkpoint to read, and selects the weights of another run (`init=RUN`).
+`recovery` opens the checkpointer of a new or resumed run, and publishes checkpoints that a killed run left on the node's disk. `store`
+refuses a run that has lost all its checkpoints. `choice` picks a checkpoint to read, and selects the weights of another run
+(`init=RUN`).
 """

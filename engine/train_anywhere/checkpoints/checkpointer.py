@@ -1,8 +1,7 @@
 """Asynchronous checkpointing, first to the node's local disk, then to the run folder.
 
 The training thread copies its state into buffers that all checkpoints reuse, and continues. A worker thread writes the buffers to the
-node's disk, which frees them, and then copies the files to the run folder. It makes no second copy in memory. TensorBoard's files take
-the same way, see `checkpoints/disk/event_files.py`.
+node's disk, which frees them, and then copies the files to the run folder. It makes no second copy in memory.
 """
 
 import threading
@@ -11,7 +10,6 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
-from train_anywhere.checkpoints.disk.event_files import EventFileSync
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckpoint
 from train_anywhere.checkpoints.disk.staging import Staging, Write
 from train_anywhere.checkpoints.store import CheckpointStore
@@ -47,8 +45,6 @@ class AsyncCheckpointer:
 
     Args:
         staging: checkpoints on the node's disk; None: write directly to the run folder.
-        events: syncs TensorBoard's files from a staging folder, which is `staging` unless that is None. The checkpointer closes it and
-            then removes the staging folder.
 
     Attributes:
         patience_s: how long the last state is retried after training.
@@ -57,8 +53,8 @@ class AsyncCheckpointer:
 
     patience_s, first_retry_s = 60.0, 1.0
 
-    def __init__(self, store: CheckpointStore, staging: Staging | None, events: EventFileSync) -> None:
-        self.store, self.staging, self.events = store, staging, events
+    def __init__(self, store: CheckpointStore, staging: Staging | None) -> None:
+        self.store, self.staging = store, staging
         self.newest: SavedCheckpoint | None = None
         self._trouble: OSError | None = None  # keeps the newest state out of the run folder
         self._error: BaseException | None = None  # has stopped the worker
@@ -102,7 +98,6 @@ class AsyncCheckpointer:
         with self._changed:
             self._request = WriteRequest(write, info)
             self._changed.notify_all()
-        self.events.sync_soon()
 
     def finish(self) -> None:
         """Wait until all is in the run folder, and stop the worker.
@@ -131,17 +126,10 @@ class AsyncCheckpointer:
         return saved
 
     def close(self) -> None:
-        """Call `finish`, and remove the files on the node's disk.
-
-        Raises:
-            CheckpointError: as `finish`.
-        """
-        try:
-            self.finish()
-        finally:
-            synced = self.events.close()
-        if self.events.staging and synced:
-            self.events.staging.clear()
+        """Call `finish`, and remove the files on the node's disk. Raises CheckpointError as `finish`."""
+        self.finish()
+        if self.staging:
+            self.staging.clear()
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
-from train_anywhere.checkpoints.disk.event_files import EventFileSync
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.checkpoints.disk.staging import Staging, read_record, write_record
 from train_anywhere.checkpoints.store import CheckpointStore
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 def open_checkpointer(config: "Checkpoint", run: RunDir, sharded: bool = False) -> AsyncCheckpointer:
     """Call `recover`, and return the checkpointer of a new or resumed run.
 
-    With `sharded` the ranks write their shards to the run folder themselves, and only event files are staged.
+    With `sharded` the ranks write their shards to the node's disk and to the run folder themselves.
 
     Raises:
         CheckpointError: see `recover`.
@@ -39,7 +38,7 @@ def open_checkpointer(config: "Checkpoint", run: RunDir, sharded: bool = False) 
     store = CheckpointStore(
         run.checkpoints, config.mode or "min", config.keep_last, config.keep_every_n_epochs
     )
-    local = find_run_folder(run.path, config.local)
+    local = None if sharded else find_run_folder(run.path, config.local)
     staging = Staging(local) if local else None
     if staging and (problem := staging.find_problem()):
         print_line(f"{staging.folder} takes no checkpoints ({problem}); continuing without it.")
@@ -48,7 +47,7 @@ def open_checkpointer(config: "Checkpoint", run: RunDir, sharded: bool = False) 
         # without the record, checkpoints left by a crash are published when the run resumes here
         with suppress(OSError):
             write_record(run, staging, store.rule)
-    return AsyncCheckpointer(store, None if sharded else staging, EventFileSync(staging, run.tensorboard))
+    return AsyncCheckpointer(store, staging)
 
 
 def recover(run: RunDir) -> SavedCheckpoint | None:
@@ -62,7 +61,7 @@ def recover(run: RunDir) -> SavedCheckpoint | None:
         return None
     staging, rule = record
     store = CheckpointStore(run.checkpoints, rule.mode, rule.keep_last, rule.keep_every_n_epochs)
-    checkpointer = AsyncCheckpointer(store, staging, EventFileSync(staging, run.tensorboard))
+    checkpointer = AsyncCheckpointer(store, staging)
     checkpointer.close()
     return checkpointer.newest
 

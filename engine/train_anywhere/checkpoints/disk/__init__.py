@@ -1,1 +1,1 @@
-"""Files on disk: manifests, checkpoints on the node's disk, event files."""
+"""Files on disk: manifests, checkpoints on the node's disk."""

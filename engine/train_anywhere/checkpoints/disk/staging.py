@@ -1,7 +1,6 @@
 """Checkpoints on the node's local disk, which survive a crash of the training.
 
 <local disk>/<name>-<user id>/<run id>/00000230/   complete, not yet in the run folder
-                                      growing-<boot>/   TensorBoard's event files, see `checkpoints/disk/event_files.py`
 <local disk>/<name>-<user id>/<run id>.rank-3/   rank 3's shard of a checkpoint that all ranks write, or all files of its program
 
 `stage.json` in the run folder records this path for recovery after a crash, when the variables that named the local disk may be gone.
@@ -31,7 +30,7 @@ from train_anywhere.checkpoints.disk.manifest import (
     write_manifest,
 )
 from train_anywhere.files.atomic import make_folder, move, read_text, write_atomic
-from train_anywhere.files.node_disk import boot_id, list_rank_folders, run_folder_names
+from train_anywhere.files.node_disk import boot_id, run_folder_names
 from train_anywhere.files.removal import (
     NotOwnedError,
     OwnedFolder,
@@ -101,7 +100,6 @@ class Staging:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.events = folder / f"growing-{boot_id()}"  # event files from before a power cut are not used
         names = (folder.parent.name, folder.name)
         self._place = OwnedFolder(folder.parents[1], names, f"stage of run {folder.name}")
         self._stays: set[Path] = set()  # checkpoints that could not be removed
@@ -141,10 +139,8 @@ class Staging:
             self._stays.add(path)
 
     def clear(self) -> None:
-        """Remove the staging folder, and shards that killed ranks left."""
+        """Remove the staging folder."""
         remove(self._place)
-        for place in list_rank_folders(self.folder):
-            remove(place)
 
     def is_owned(self) -> bool:
         """Return whether the folder exists and belongs to this run and this user."""

@@ -173,8 +173,7 @@ class KerasTraining(Training):
         names = (variable.name for variable in module.model.non_trainable_variables)
         for note in [*module.notes, *batchnorm_notes(config, names)]:
             progress.note(note)
-        events = checkpointer.events if checkpointer else None
-        metrics = MetricsWriter(config, run, progress, position.step, events)
+        metrics = MetricsWriter(config, run, progress, position.step, checkpointer is not None)
         checkpoints = StateWriter(checkpointer) if checkpointer else None
         rank = Rank(run, strategy.rank * (strategy.replicas // strategy.processes), strategy.replicas)
         observers = Observers(Features.of(config).observers(rank))

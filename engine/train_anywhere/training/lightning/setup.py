@@ -16,7 +16,6 @@ from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 
-from train_anywhere.checkpoints.disk.event_files import EventFileSync
 from train_anywhere.checkpoints.recovery import open_checkpointer
 from train_anywhere.config.checks.monitors import describe_best_checkpoint
 from train_anywhere.config.checks.targets import task_has_network
@@ -34,6 +33,7 @@ from train_anywhere.files.node_disk import find_run_folder, rank_folder
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
+from train_anywhere.training.event_files import EventFiles
 from train_anywhere.training.lightning.checkpoint.position import seed_everything
 from train_anywhere.training.lightning.checkpoint.rank_state import RankState
 from train_anywhere.training.lightning.checkpoint.shards import METADATA, Shards
@@ -366,8 +366,6 @@ def add_loggers(trainer: pl.Trainer, run: RunDir, checkpoints: CheckpointCallbac
             metrics.open_csv(run.metrics_csv, step)
         loggers += make_loggers(config, run, trainer.is_global_zero)
         if config.monitor.tensorboard:
-            checkpointer = checkpoints.writer.checkpointer
-            events = checkpointer.events if checkpointer else EventFileSync(None, run.tensorboard)
             # Lightning counts steps from 0
-            loggers.append(TensorBoard(events, step - 1))
+            loggers.append(TensorBoard(EventFiles(run.tensorboard), step - 1))
     listen(trainer, loggers or [RunLogger("run", run.path, run.id)], metrics.receive)

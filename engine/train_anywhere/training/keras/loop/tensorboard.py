@@ -16,11 +16,11 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
-from train_anywhere.checkpoints.disk.event_files import EventFileSync
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.metrics_csv import CsvLog
+from train_anywhere.training.event_files import EventFiles
 from train_anywhere.training.keras.checkpoint import Position
 from train_anywhere.training.profile import Operation
 from train_anywhere.training.reporting.progress import Progress
@@ -34,7 +34,7 @@ class TensorBoard:
         step: optimizer steps done before; later events of an earlier attempt are purged, so that a resumed run shows one curve.
     """
 
-    def __init__(self, events: EventFileSync, step: int) -> None:
+    def __init__(self, events: EventFiles, step: int) -> None:
         self.events, self.step = events, step
         self._file: BinaryIO | None = None
 
@@ -74,7 +74,7 @@ class MetricsWriter:
     Args:
         progress: the display, which the caller enters and exits.
         step: optimizer steps done in earlier attempts.
-        events: folder of TensorBoard's files; None: this rank writes no files.
+        writes: whether this rank writes files.
 
     Raises:
         ConfigError: a logger has no `log_metrics(metrics, step)`.
@@ -86,12 +86,13 @@ class MetricsWriter:
         run: RunDir,
         progress: Progress,
         step: int,
-        events: EventFileSync | None,
+        writes: bool,
     ) -> None:
         self.progress = progress
-        self.csv = CsvLog(run.metrics_csv) if events and config.monitor.csv else None
-        self.board = TensorBoard(events, step) if events and config.monitor.tensorboard else None
-        self.loggers = open_loggers(config, run, events is not None)
+        self.csv = CsvLog(run.metrics_csv) if writes and config.monitor.csv else None
+        board = writes and config.monitor.tensorboard
+        self.board = TensorBoard(EventFiles(run.tensorboard), step) if board else None
+        self.loggers = open_loggers(config, run, writes)
         for one in self.loggers:
             if not callable(getattr(one.logger, "log_metrics", None)):
                 kind = type(one.logger).__name__

@@ -14,7 +14,7 @@ from lightning.pytorch.loggers.logger import DummyExperiment
 from lightning.pytorch.utilities import rank_zero_only
 from torch.profiler import ProfilerActivity, profile
 
-from train_anywhere.checkpoints.disk.event_files import EventFileSync
+from train_anywhere.training.event_files import EventFiles
 from train_anywhere.training.profile import Operation
 
 if TYPE_CHECKING:
@@ -31,15 +31,15 @@ class TensorBoard(TensorBoardLogger):
         step: optimizer steps done before. Later events of an earlier attempt are purged, so a resumed run shows one curve.
     """
 
-    def __init__(self, events: EventFileSync, step: int) -> None:
-        super().__init__(events.target.parent, name="", version="", default_hp_metric=False)
+    def __init__(self, events: EventFiles, step: int) -> None:
+        super().__init__(events.folder.parent, name="", version="", default_hp_metric=False)
         self.events, self.step = events, step
         self._experiment: SummaryWriter | None = None
 
     @property
     def log_dir(self) -> str:
         """The run folder, for files of user code."""
-        return str(self.events.target.parent)
+        return str(self.events.folder.parent)
 
     @property
     def version(self) -> int:
