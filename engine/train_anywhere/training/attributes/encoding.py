@@ -73,10 +73,8 @@ class Encoder:
             self._seen[id(value)] = path
             walk.alive.append(value)
         if issubclass(kind, (np.ndarray, np.generic)):
-            return {
-                "scalar" if issubclass(kind, np.generic) else "array": self._keep(np.asarray(value), path),
-                "at": path,
-            }
+            name = "scalar" if issubclass(kind, np.generic) else "array"
+            return {name: self._keep(np.asarray(value), path), "at": path}
         if walk.framework.is_array(kind):
             described = walk.framework.describe(value)
             return {"tensor": self._keep(walk.framework.read(value), path), "of": described, "at": path}
@@ -103,15 +101,11 @@ class Encoder:
             return {next(name for name, base in MAPPINGS.items() if issubclass(kind, base)): pairs}
         name = next(name for name, base in SEQUENCES.items() if issubclass(kind, base))
         simple = {*map(type, value)} <= NUMBERS
-        items = (
-            [*value] if simple else [self._encode(v, f"{path}[{n}]", level + 1) for n, v in enumerate(value)]
-        )
-        named = hasattr(kind, "_fields") and name == "tuple"
-        return {
-            name: items,
-            **({"class": class_name(kind)} if named else {}),
-            **({"most": value.maxlen} if name == "deque" else {}),
-        }
+        items = value if simple else [self._encode(v, f"{path}[{n}]", level + 1) for n, v in enumerate(value)]
+        found: dict[str, Any] = {name: [*items]}
+        if hasattr(kind, "_fields") and name == "tuple":
+            found["class"] = class_name(kind)
+        return found | {"most": value.maxlen} if name == "deque" else found
 
     def _keep(self, values: np.ndarray | None, path: str) -> str:
         if values is None or values.dtype.hasobject:
@@ -120,9 +114,8 @@ class Encoder:
         if self._bytes > BYTES:
             raise NotKept(path, f"beyond {BYTES >> 20} MB in all")
         values = np.array(values, order="C")  # training changes the original
-        digest = blake2b(
-            values.tobytes() + f"{values.shape}{values.dtype.str}".encode(), digest_size=16
-        ).hexdigest()
+        content = values.tobytes() + f"{values.shape}{values.dtype.str}".encode()
+        digest = blake2b(content, digest_size=16).hexdigest()
         self.arrays[digest] = values
         return digest
 
@@ -159,12 +152,10 @@ class Decoder:
             new = self._container(kind, saved, old, path)
         elif kind in ("random", "state"):
             state = self._decode(value, None, path)
-            if old is MISSING or not (
-                has_state(type(old)) if kind == "state" else self.walk.framework.set_random_state(old, state)
-            ):
-                raise NotKept(path, "made in training")
-            if kind == "state":
+            if kind == "state" and old is not MISSING and has_state(type(old)):
                 old.load_state_dict(state)
+            elif kind == "state" or not self.walk.framework.set_random_state(old, state):
+                raise NotKept(path, "made in training")
             new = old
         elif kind == "fields":
             cls = find_class(saved["class"])
@@ -188,14 +179,11 @@ class Decoder:
             return self.walk.framework.write(old, values, saved["of"])
         if kind == "scalar":
             return values[()]
-        if (
-            isinstance(old, np.ndarray)
-            and (old.shape, old.dtype) == (values.shape, values.dtype)
-            and old.flags.writeable
-        ):
-            old[...] = values
-            return old
-        return values.copy()
+        fits = isinstance(old, np.ndarray) and (old.shape, old.dtype) == (values.shape, values.dtype)
+        if not fits or not old.flags.writeable:
+            return values.copy()
+        old[...] = values
+        return old
 
     def _same(self, path: str, of: str) -> Any:
         if path in self._decoded:
@@ -212,15 +200,12 @@ class Decoder:
         in_place = isinstance(old, base) and issubclass(base, MUTABLE)
         if kind in MAPPINGS:
             known = old if in_place else {}
-            keys = [self._decode(key, None, path) for key, _ in items]
-            pairs = [
-                (key, self._decode(item, known.get(key), path))
-                for key, (_, item) in zip(keys, items, strict=True)
-            ]
+            decoded = ((self._decode(key, None, path), item) for key, item in items)
+            new = {key: self._decode(item, known.get(key), path) for key, item in decoded}
             if not in_place:
-                return base(pairs)
+                return base(new)
             dict.clear(old)
-            old.update(dict(pairs)) if not isinstance(old, Counter) else dict.update(old, pairs)
+            (dict if isinstance(old, Counter) else type(old)).update(old, new)
             return old
         known = list(old) if kind in ("list", "tuple") and isinstance(old, (list, tuple)) else []
         new = [self._decode(item, known[n] if n < len(known) else None, path) for n, item in enumerate(items)]
@@ -242,16 +227,11 @@ def find_class(name: str) -> type:
     """Return a class of values that is imported, such as a dataclass or enum. Raises ValueError for anything else."""
     module, _, dotted = name.partition(":")
     found: Any = functools.reduce(getattr, dotted.split("."), sys.modules[module])
-    if not (
-        isinstance(found, type)
-        and (
-            fields(found)
-            or issubclass(found, Enum)
-            or (issubclass(found, tuple) and hasattr(found, "_fields"))
-        )
-    ):
-        raise ValueError(f"{name} is not a class of values")
-    return found
+    if isinstance(found, type):
+        named = issubclass(found, tuple) and hasattr(found, "_fields")
+        if named or issubclass(found, Enum) or fields(found):
+            return found
+    raise ValueError(f"{name} is not a class of values")
 
 
 def pack(tree: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:

@@ -37,17 +37,10 @@ SAMPLED = 8 * 2**20
 ATOMS = (type(None), bool, int, float, str, complex, bytes)
 NUMBERS = {bool, int, float}
 MUTABLE = (list, deque, set, dict)
-SEQUENCES: dict[str, type] = {
-    "list": list,
-    "deque": deque,
-    "set": set,
-    "frozenset": frozenset,
-    "tuple": tuple,
-}
+SEQUENCES: dict[str, type] = {kind.__name__: kind for kind in (list, deque, set, frozenset, tuple)}
+MAPPINGS: dict[str, type] = {kind.__name__: kind for kind in (OrderedDict, Counter, dict)}
 NAMESPACES = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList)
 """Types of Python whose attributes are the user's."""
-
-MAPPINGS: dict[str, type] = {"OrderedDict": OrderedDict, "Counter": Counter, "dict": dict}
 
 QUIET = (
     type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, functools.partial, PurePath, io.IOBase,
@@ -57,16 +50,7 @@ QUIET = (
 """Types of values whose change is not a change of the training, or belongs to this process."""
 
 QUIET_PACKAGES = {
-    "wandb",
-    "mlflow",
-    "tqdm",
-    "tensorboard",
-    "logging",
-    "matplotlib",
-    "pandas",
-    "PIL",
-    "rich",
-    "threading",
+    *["wandb", "mlflow", "tqdm", "tensorboard", "logging", "matplotlib", "pandas", "PIL", "rich", "threading"]
 }
 """Packages whose objects report or show: their state does not reach the training."""
 
@@ -222,19 +206,14 @@ class Walk:
         if is_iterator(kind):
             return object()  # it may have moved
         if (state := self.framework.random_state(value)) is not None:
-            return "random", repr(state) if isinstance(state, dict) else self._mark(
-                state, path, depth, level + 1, True
-            )
+            return "random", self._mark(state, path, depth, level + 1, True)
         if has_state(kind) and not issubclass(kind, self.framework.own):
             return id(value), self._mark(value.state_dict(), path, depth, level + 1, True)
         # what is behind an object with a `__dict__` is looked at by itself
         deep = level <= DEPTH and not kind.__dictoffset__
         inside = {f: v for f in fields(kind) if type(v := getattr(value, f, None)) in ATOMS or deep}
-        return (
-            "object",
-            id(value),
-            [self._mark(v, f"{path}.{f}", depth, level + 1, is_copy) for f, v in inside.items()],
-        )
+        marks = [self._mark(v, f"{path}.{f}", depth, level + 1, is_copy) for f, v in inside.items()]
+        return "object", id(value), marks
 
     def _container_mark(
         self, value: Any, kind: type, path: str, depth: int, level: int, is_copy: bool

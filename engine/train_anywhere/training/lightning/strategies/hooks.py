@@ -4,12 +4,11 @@ import copy
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
@@ -329,12 +328,3 @@ def add_left_out(checkpoint: dict[str, Any], module: pl.LightningModule) -> None
     fresh = {k: dict(v) if isinstance(v, dict) else v for k, v in checkpoint.items()}
     module.on_save_checkpoint(fresh)
     checkpoint |= {k: v for k, v in fresh.items() if k not in checkpoint}
-
-
-def move_optimizers(strategy: pl.strategies.Strategy) -> None:
-    """Move the state of the optimizers to the device, except for their number of steps."""
-    for state in (one for optimizer in strategy.optimizers for one in optimizer.state.values()):
-        with suppress(AttributeError):  # of a user's optimizer, which may be of any kind
-            state.update(
-                {k: move_data_to_device(v, strategy.root_device) for k, v in state.items() if k != "step"}
-            )

@@ -29,7 +29,7 @@ from train_anywhere.training.lightning.strategies.ddp import (
     join_ranks,
     node_devices,
 )
-from train_anywhere.training.lightning.strategies.hooks import StrategyHooks, move_optimizers
+from train_anywhere.training.lightning.strategies.hooks import StrategyHooks
 
 hvd = import_horovod("torch")
 
@@ -171,32 +171,24 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
         rank_zero_only.rank = self.global_rank
 
     def setup(self, trainer: pl.Trainer) -> None:
-        """Move the model, broadcast rank 0's state, then create optimizers and gradient hooks."""
-        assert self.accelerator and self.model
-        self.accelerator.setup(trainer)
+        """Move the model, then create optimizers and gradient hooks."""
+        super().setup(trainer)
+        if trainer.state.fn == TrainerFn.FITTING and self.world_size > 1:
+            assert self.model
+            self.exchange = GradientExchange(self.model, self.compression)
+
+    def model_to_device(self) -> None:
+        """Move the model to this rank's device, and broadcast rank 0's state. Raises ConfigError for torch's SyncBatchNorm."""
+        assert self.model
         refuse_torch_sync_batchnorm(self.model, self._layer_sync is not None)
-        self.precision_plugin.convert_module(self.model)
-        self.model_to_device()
+        if self.root_device.type == "cuda":
+            torch.cuda.set_device(self.root_device)
+        self.model.to(self.root_device)
         self._broadcast_state([*self.model.named_parameters(), *self.model.named_buffers()])
         # with torch.distributed, torchmetrics would silently keep the numbers of one rank
         for metric in (m for m in self.model.modules() if isinstance(m, Metric)):
             metric.distributed_available_fn = lambda: self.world_size > 1
             metric.dist_sync_fn = self._gather_ragged
-        fitting = trainer.state.fn == TrainerFn.FITTING
-        if fitting:
-            if self.world_size > 1:
-                self.exchange = GradientExchange(self.model, self.compression)
-            self.setup_optimizers(trainer)
-        self.setup_precision_plugin()
-        if fitting:
-            move_optimizers(self)
-
-    def model_to_device(self) -> None:
-        """Move the model to this rank's device."""
-        assert self.model
-        if self.root_device.type == "cuda":
-            torch.cuda.set_device(self.root_device)
-        self.model.to(self.root_device)
 
     def on_validation_start(self) -> None:
         """Send rank 0's buffers to all ranks: during training they differ (BatchNorm)."""
