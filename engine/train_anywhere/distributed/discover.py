@@ -61,19 +61,9 @@ def _from_rank_variables(env: Environ) -> Topology:
         node_list, tasks = read_string(env, "SLURM_STEP_NODELIST"), f"{local}(x{nodes})"
     if nodes == 1:
         node_list = tasks = ""
-    return Topology(
-        rank=rank,
-        local_rank=read_number(env, "LOCAL_RANK"),
-        node_rank=read_number(env, "GROUP_RANK", rank // max(local, 1)),
-        world_size=world,
-        local_world_size=local,
-        nodes=nodes,
-        coordinator_address=read_string(env, "MASTER_ADDR"),
-        coordinator_port=read_number(env, "MASTER_PORT"),
-        launched_by=launched_by,
-        node_list=node_list,
-        tasks_per_node=tasks,
-    )
+    local_rank, node = read_number(env, "LOCAL_RANK"), read_number(env, "GROUP_RANK", rank // max(local, 1))
+    address, port = read_string(env, "MASTER_ADDR"), read_number(env, "MASTER_PORT")
+    return Topology(rank, local_rank, node, world, local, nodes, address, port, launched_by, node_list, tasks)
 
 
 def _from_horovodrun(env: Environ) -> Topology:
@@ -88,18 +78,10 @@ def _from_horovodrun(env: Environ) -> Topology:
         counts = expand_tasks(tasks or "0")
         node, nodes = find_node(counts, rank, local_rank, local, "horovodrun"), len(counts)
     default = env.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "") if nodes > 1 else "127.0.0.1"
+    address = env.get("MASTER_ADDR") or (first_host(node_list) if node_list else default)
+    port = read_port(env, env.get("HOROVOD_GLOO_RENDEZVOUS_PORT", ""))
     return Topology(
-        rank=rank,
-        local_rank=local_rank,
-        node_rank=node,
-        world_size=world,
-        local_world_size=local,
-        nodes=nodes,
-        coordinator_address=env.get("MASTER_ADDR") or (first_host(node_list) if node_list else default),
-        coordinator_port=read_port(env, env.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "")),
-        launched_by="horovodrun",
-        node_list=node_list,
-        tasks_per_node=tasks,
+        rank, local_rank, node, world, local, nodes, address, port, "horovodrun", node_list, tasks
     )
 
 
@@ -118,19 +100,8 @@ def _from_mpirun(env: Environ) -> Topology:
         daemon = re.search(r"[.@](\d+);", env.get("PMIX_SERVER_URI2", ""))
         nodes = read_number(env, "OMPI_MCA_orte_num_nodes", -(-world // max(local, 1)))
         node = int(daemon[1]) if daemon else rank // max(local, 1)
-    return Topology(
-        rank=rank,
-        local_rank=local_rank,
-        node_rank=node,
-        world_size=world,
-        local_world_size=local,
-        nodes=nodes,
-        coordinator_address=_mpi_coordinator(env, nodes, node_list),
-        coordinator_port=read_port(env, env.get("PMIX_NAMESPACE", "")),
-        launched_by="mpirun",
-        node_list=node_list,
-        tasks_per_node=tasks,
-    )
+    address, port = _mpi_coordinator(env, nodes, node_list), read_port(env, env.get("PMIX_NAMESPACE", ""))
+    return Topology(rank, local_rank, node, world, local, nodes, address, port, "mpirun", node_list, tasks)
 
 
 def _from_srun(env: Environ) -> Topology:
@@ -141,20 +112,11 @@ def _from_srun(env: Environ) -> Topology:
         raise TopologyError(
             f"SLURM_NODEID={node}, but SLURM_STEP_TASKS_PER_NODE={tasks} has {len(counts)} nodes."
         )
-    return Topology(
-        rank=read_number(env, "SLURM_PROCID"),
-        local_rank=read_number(env, "SLURM_LOCALID"),
-        node_rank=node,
-        world_size=read_number(env, "SLURM_STEP_NUM_TASKS", sum(counts)),
-        local_world_size=counts[node],
-        nodes=len(counts),
-        coordinator_address=env.get("MASTER_ADDR")
-        or (first_host(node_list) if len(counts) > 1 else "127.0.0.1"),
-        coordinator_port=read_port(env, step=read_number(env, "SLURM_STEP_ID")),
-        launched_by="srun",
-        node_list=node_list,
-        tasks_per_node=tasks,
-    )
+    rank, local_rank = read_number(env, "SLURM_PROCID"), read_number(env, "SLURM_LOCALID")
+    world, local, nodes = read_number(env, "SLURM_STEP_NUM_TASKS", sum(counts)), counts[node], len(counts)
+    address = env.get("MASTER_ADDR") or (first_host(node_list) if nodes > 1 else "127.0.0.1")
+    port = read_port(env, step=read_number(env, "SLURM_STEP_ID"))
+    return Topology(rank, local_rank, node, world, local, nodes, address, port, "srun", node_list, tasks)
 
 
 def _mpi_coordinator(env: Environ, nodes: int, node_list: str) -> str:
