@@ -19,17 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from engine.tests.confined import INSIDE
 from train_anywhere.files import ROOT
 from train_anywhere.launch.forkserver import ForkServer
-
-CONFINE = """
-mount --bind "$0" "$0"
-while read -r _ _ _ _ folder _; do
-    case $folder in "$0"|/proc*|/sys*) ;; *) mount -o remount,ro,bind "$folder" || exit ;; esac
-done </proc/self/mountinfo
-exec setpriv --bounding-set=-all --inh-caps=-all "$@"
-"""
-"""Runs a command that can write only in the folder $0, without root's powers: permissions hold for it as for any user."""
 
 TRAINS = 99
 """Exit code of a command that imported a framework: it was not refused."""
@@ -101,7 +93,27 @@ class Scratch:
 
     def start(self) -> None:
         """Start the server, confined."""
-        around = [*["unshare", "--mount", "--propagation", "private", "bash", "-c"], CONFINE, str(self.path)]
+        inside = [
+            "unshare",
+            "--mount",
+            "--propagation",
+            "private",
+            "bash",
+            "-c",
+            INSIDE,
+            "confined",
+            str(self.path),
+        ]
+        # without root's powers: permissions hold for it as for any user
+        around = [
+            *inside,
+            "env",
+            "-C",
+            str(self.project),
+            "setpriv",
+            "--bounding-set=-all",
+            "--inh-caps=-all",
+        ]
         environ = {**self.environ({}), "PATH": os.environ["PATH"]}  # for mount; commands get the other one
         self.server = ForkServer(["tools.testing.warm_imports"], environ, self.project, around)
         assert self.ask("-c", ["0"], {}, self.files(), 60)[0] == 0, "the server did not start"

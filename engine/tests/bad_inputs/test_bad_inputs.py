@@ -1,6 +1,6 @@
 """Every bad input gets one message: no traceback, no hang, nothing written.
 
-BAD_INPUTS=all tries all rows instead of every twentieth.
+BAD_INPUTS=all tries all rows instead of every fifteenth.
 """
 
 import re
@@ -75,23 +75,3 @@ def test_rows_are_many_and_their_names_differ() -> None:
     assert len(QUICK) >= 70
     assert len({r.id for r in ROWS}) == len(ROWS)
     assert {r.command for r in ROWS} == set(SCRIPTS)
-
-
-def test_only_the_scratch_folder_can_be_written(scratch: Scratch) -> None:
-    scratch.empty_row()
-    tried = ["/etc", "/root", "/work", "/tmp", "/dev/shm", "/var/tmp", "/usr"]
-    (scratch.project / "try.py").write_text(
-        "import sys\n"
-        "for folder in sys.argv[1:]:\n"
-        "    try:\n"
-        "        open(folder + '/x-bad-inputs', 'w').close()\n"
-        "        print('could write', folder)\n"
-        "    except OSError as error:\n"
-        "        print(error)\n"
-        "open(sys.path[0] + '/written', 'w').close()\n"
-    )
-    answer = scratch.run("try.py", tried, {}, 20)
-    scratch.fill_project()
-    assert answer.code == 0, answer.stderr
-    assert "could write" not in answer.stdout
-    assert answer.written == ("project/written",)

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.config.command import compose as composing
-from train_anywhere.config.command import diagnose as diagnosing
 from train_anywhere.config.command.compose import BUNDLED, CONFIGS, compose, list_groups, quote_value
 from train_anywhere.config.command.diagnose import diagnose
+from train_anywhere.config.keys import flatten
 from train_anywhere.config.load import load, to_tree
 from train_anywhere.files import ROOT, with_engine
 
@@ -22,22 +21,26 @@ def test_groups_are_the_folders() -> None:
     assert known["strategy"] == sorted(p.stem for p in (CONFIGS / "strategy").iterdir())
 
 
+TEXTS = (
+    *(
+        "cluster.account",
+        "cluster.qos",
+        "cluster.gpu_type",
+        "cluster.gres",
+        "cluster.constraint",
+        "cluster.comment",
+    ),
+    *("cluster.reservation", "cluster.mail_user", "cluster.begin", "cluster.mem"),
+)
+
+
 def test_values_mean_what_the_shell_hands_over() -> None:
     values = [
-        *(
-            "field=nlp;appl=pytorch",
-            "a b",
-            "it's",
-            'say "hi"',
-            "$(touch x) `id`",
-            "back\\slash",
-            "[open",
-            "a,b c;",
-        ),
-        *("größe", "/home/größe", "日本"),
-    ]
-    composed = [compose([quote_value(f"cluster.comment={value}")]) for value in values]
-    assert [tree["cluster"]["comment"] for tree in composed] == values
+        "field=nlp;appl=pytorch", "a b", "it's", 'say "hi"', "$(touch x) `id`", "back\\slash", "[open", "a,b c;", "größe", "日本",
+    ]  # fmt: skip
+    words = [quote_value(f"{key}={value}") for key, value in zip(TEXTS, values, strict=True)]
+    composed = flatten(compose(words))
+    assert [composed[key] for key in TEXTS] == values
 
 
 @pytest.mark.parametrize(
@@ -68,15 +71,6 @@ def test_a_list_of_the_scheduler_is_no_sweep_and_minutes_stay_minutes() -> None:
 def test_hydra_grammar_is_left_alone() -> None:
     arguments = ["seed=1,2,3", "model.hidden=[1,2]", "resume=null", "--cfg", "name=a-b.c", "+a.b=1"]
     assert [quote_value(argument) for argument in arguments] == arguments
-
-
-@pytest.fixture
-def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The project's configs/, to which a test may add files."""
-    folder = shutil.copytree(CONFIGS, tmp_path / "configs")
-    for module in (composing, diagnosing):
-        monkeypatch.setattr(module, "CONFIGS", folder)
-    return folder
 
 
 CHOICES: dict[str, dict[str, Any]] = {

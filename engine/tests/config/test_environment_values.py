@@ -25,17 +25,16 @@ def token(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_the_name_is_kept_and_the_value_is_read_when_loading(make_run: Make) -> None:
-    config, run = make_run("checkpoint.monitor=${oc.env:TOKEN}", "checkpoint.mode=min")
+    config, run = make_run(
+        "checkpoint.monitor=${oc.env:TOKEN}",
+        "checkpoint.mode=min",
+        "trainer.early_stopping.monitor=${checkpoint.monitor}",
+    )
     assert config.checkpoint.monitor == "val/loss"
     assert yaml.safe_load(run.config.read_text())["checkpoint"]["monitor"] == "${oc.env:TOKEN}"
     assert load(yaml.safe_load(run.config.read_text())).checkpoint.monitor == "val/loss"
-
-
-def test_the_same_if_another_key_refers_to_it(make_run: Make) -> None:
-    words = ("checkpoint.monitor=${oc.env:TOKEN}", "trainer.early_stopping.monitor=${checkpoint.monitor}")
-    _, run = make_run(*words, "checkpoint.mode=min")
-    frozen = yaml.safe_load(run.config.read_text())
-    assert frozen["trainer"]["early_stopping"]["monitor"] == "${oc.env:TOKEN}"
+    # the same if another key refers to it
+    assert yaml.safe_load(run.config.read_text())["trainer"]["early_stopping"]["monitor"] == "${oc.env:TOKEN}"
 
 
 def test_folders_are_filled_in_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

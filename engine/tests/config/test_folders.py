@@ -18,54 +18,27 @@ def test_a_folder_that_can_be_made(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def dangling(folder: Path) -> None:
-    (folder / "results").symlink_to("/gone")
+BAD: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a dangling link": (lambda results: results.symlink_to("/gone"), "is a link to /gone, which does not exist"),
+    "a loop": (lambda results: results.symlink_to(results), "which does not exist"),
+    "a file": (lambda results: results.touch(), "results is a file, not a folder"),
+    "a name that is a dangling link": (
+        lambda results: (results.mkdir(), (results / "digits").symlink_to("/gone")), "digits is a link to /gone, which does not exist"),
+    "a name that is a file": (lambda results: (results.mkdir(), (results / "digits").touch()), "digits is a file, not a folder"),
+    "latest is a folder": (
+        lambda results: (results / "latest").mkdir(parents=True), "latest is a folder where the link to the newest run belongs, rename it"),
+    "latest is a file": (
+        lambda results: (results.mkdir(), (results / "latest").touch()), "latest is a file where the link to the newest run belongs"),
+}  # fmt: skip
 
 
-def loop(folder: Path) -> None:
-    (folder / "results").symlink_to(folder / "results")
-
-
-def dangling_name(folder: Path) -> None:
-    (folder / "results").mkdir()
-    (folder / "results" / "digits").symlink_to("/gone")
-
-
-def a_file(folder: Path) -> None:
-    (folder / "results").touch()
-
-
-def a_file_as_name(folder: Path) -> None:
-    (folder / "results").mkdir()
-    (folder / "results" / "digits").touch()
-
-
-def latest_is_a_folder(folder: Path) -> None:
-    (folder / "results" / "latest").mkdir(parents=True)
-
-
-def latest_is_a_file(folder: Path) -> None:
-    (folder / "results").mkdir()
-    (folder / "results" / "latest").write_text("mine")
-
-
-BAD = {
-    dangling: "is a link to /gone, which does not exist",
-    loop: "which does not exist",
-    dangling_name: "digits is a link to /gone, which does not exist",
-    a_file: "results is a file, not a folder",
-    a_file_as_name: "digits is a file, not a folder",
-    latest_is_a_folder: "latest is a folder where the link to the newest run belongs, rename it",
-    latest_is_a_file: "latest is a file where the link to the newest run belongs, rename it",
-}
-
-
-@pytest.mark.parametrize("make", BAD, ids=lambda make: make.__name__)
-def test_each_obstacle_is_one_sentence(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    make(tmp_path)
+@pytest.mark.parametrize("case", BAD)
+def test_each_obstacle_is_one_sentence(tmp_path: Path, case: str) -> None:
+    make, says = BAD[case]
+    make(tmp_path / "results")
     [problem] = results_problems(tmp_path / "results", "digits")
     assert problem.startswith(f"paths.results={tmp_path}/results: ")
-    assert BAD[make] in problem and problem.endswith("; use paths.results=FOLDER.")
+    assert says in problem and problem.endswith("; use paths.results=FOLDER.")
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b"])

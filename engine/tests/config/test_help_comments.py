@@ -13,6 +13,7 @@ from train_anywhere.config.command.command_line import (
     split_flags,
     to_hydra_overrides,
 )
+from train_anywhere.config.command.compose import list_groups
 from train_anywhere.config.command.help_comments import KEYS, add_comments
 from train_anywhere.config.keys import meanings
 from train_anywhere.config.schema import Config
@@ -32,6 +33,11 @@ printf '%s\\n' "${COMPREPLY[@]}"
 def test_the_meaning_of_every_key_is_on_the_page(train: Command) -> None:
     page = train("--help").stdout
     shown = meanings(Config)
+    data = f"data: {', '.join(list_groups()['data'])}"
+    assert [
+        part for part in ("Commands to try", data, "max_epochs: 15", "Exit codes") if part not in page
+    ] == []
+    assert page.count("\npython src/train.py") + page.count("\n  python src/train.py") >= 5
     assert len(shown) > 130 and shown["cluster.launch"] == "what launch=auto means at this site"
     assert [text for text in shown.values() if f"  # {text}\n" not in page] == []
     assert "  # global: over all ranks" in page  # of configs/data/digits.yaml

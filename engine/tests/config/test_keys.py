@@ -1,9 +1,6 @@
 """The schema has default, type and meaning of each key. A train.yaml needs only its changes."""
 
 import dataclasses
-import shutil
-import subprocess
-import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tools.testing.projects import copy_project
+from train_anywhere.config.choices import Sgd
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.keys import OpenSection, defaults, flatten, key_fields, meanings
+from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.config.strict import field_types, section_class
-from train_anywhere.files import ROOT
+from train_anywhere.errors import ConfigError
 
 OLD = Path(__file__).with_name("files") / "train_of_135_keys.yaml"
 """A train.yaml of the time when it had to list every key."""
@@ -43,52 +41,26 @@ def test_each_key_has_a_default_a_type_and_a_meaning() -> None:
     assert [key for key in known if not meanings(Config).get(key)] == []
 
 
-@pytest.fixture(scope="module")
-def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copy_project(tmp_path_factory.mktemp("keys"))
-
-
-@pytest.fixture
-def project(copied: Path) -> Path:
-    """A copy of this project, with its files in configs/."""
-    shutil.rmtree(copied / "configs")
-    shutil.copytree(ROOT / "configs", copied / "configs", ignore=shutil.ignore_patterns("local"))
-    return copied
-
-
-def config(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "src/train.py", *words]
-    return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=300)
-
-
 @pytest.mark.parametrize("removed", [(), ("  no_kill: ", "  nodes: ")])
-def test_a_train_yaml_of_an_earlier_version_runs_unchanged(project: Path, removed: tuple[str, ...]) -> None:
-    new = config(project, "--cfg", "job").stdout.replace("train: src.train.train", "train: null")
+def test_a_train_yaml_of_an_earlier_version_stays_valid(configs: Path, removed: tuple[str, ...]) -> None:
+    new = {**compose([]), "train": None}
     lines = OLD.read_text().splitlines(keepends=True)
     kept = [line for line in lines if not removed or not line.startswith(removed)]
     assert len(lines) - len(kept) == len(removed)
-    (project / "configs" / "train.yaml").write_text("".join(kept))
-    shown = config(project, "--cfg", "job").stdout
-    assert shown == new and yaml.safe_load(new) != {}
-    if removed:
-        return
-    assert config(project, "--help").stdout.count("  # ") > 130
-    shown = config(project, "dry_run=true", "trainer.nodes=1", "cluster.no_kill=false")
-    assert shown.returncode == 0 and "195 in 15 epochs" in shown.stdout, shown.stderr
-    done = config(project, "trainer.max_steps=2", "model=mlp")
-    assert done.returncode == 0, done.stderr
+    (configs / "train.yaml").write_text("".join(kept))
+    assert compose([]) == new and load(compose(["trainer.nodes=1", "cluster.no_kill=false"]))
 
 
-def test_a_value_of_the_project_is_above_the_default_and_below_a_preset(project: Path) -> None:
-    with (project / "configs" / "train.yaml").open("a") as file:
-        file.write("trainer: {max_epochs: 3}\ncluster: {gpu_request: none, cpus_per_task: 5}\n")
-    tree = yaml.safe_load(config(project, "--cfg", "job", "cluster=neuron", "trainer.nodes=4").stdout)
+def add(file: Path, text: str) -> None:
+    file.write_text((file.read_text() if file.exists() else "# @package _global_\n") + text)
+
+
+def test_a_value_of_the_project_is_above_the_default_and_below_a_preset(configs: Path) -> None:
+    add(configs / "train.yaml", "trainer: {max_epochs: 3}\ncluster: {gpu_request: none, cpus_per_task: 5}\n")
+    tree = compose(["cluster=neuron", "trainer.nodes=4"])
     trainer, cluster = tree["trainer"], tree["cluster"]
     assert (trainer["max_epochs"], trainer["nodes"], trainer["devices"]) == (3, 4, "auto")
     assert (cluster["gpu_request"], cluster["cpus_per_task"]) == ("gres", 5)
-    refused = config(project, "trainer.max_epoch=3", "dry_run=true")
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "Did you mean 'trainer.max_epochs'?" in refused.stderr
 
 
 def test_defaults_are_not_shared() -> None:
@@ -100,17 +72,19 @@ def test_defaults_are_not_shared() -> None:
     ("text", "says"),
     [
         ("trainer:\nfeatures:\n", ""),
-        ("trainer: []\n", "error: trainer='[]' is not a section of keys."),
+        ("trainer: []\n", "trainer='[]' is not a section of keys."),
         ("cluster: {setup: {a: 1}}\n", "cluster.setup='{'a': 1}' is not a list"),
         ("trainer: {max_epoch: 3}\n", "Did you mean 'trainer.max_epochs'?"),
     ],
 )
-def test_sections_of_the_project(project: Path, text: str, says: str) -> None:
-    with (project / "configs" / "train.yaml").open("a") as file:
-        file.write(text)
-    done = config(project, "dry_run=true")
-    assert done.returncode == (2 if says else 0), done.stderr
-    assert says in done.stderr and (says or "195 in 15 epochs" in done.stdout)
+def test_sections_of_the_project(configs: Path, text: str, says: str) -> None:
+    add(configs / "train.yaml", text)
+    try:
+        load(compose([]))
+        found = ""
+    except ConfigError as error:
+        found = str(error)
+    assert says in found and bool(says) == bool(found)
 
 
 @pytest.mark.parametrize(
@@ -122,12 +96,10 @@ def test_sections_of_the_project(project: Path, text: str, says: str) -> None:
     ],
 )
 def test_keys_that_a_choice_file_does_not_have_get_the_defaults_of_its_class(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+    configs: Path, file: str
 ) -> None:
     """A newer engine adds keys to the class of a choice, which an earlier file does not have."""
     group, _, choice = file.partition("/")
-    configs = shutil.copytree(ROOT / "configs", tmp_path / "configs")
-    monkeypatch.setattr("train_anywhere.config.command.compose.CONFIGS", configs)
     whole = compose([f"{group}={choice}"])[group]
     cls = section_class(field_types(Config)[group], whole)
     known = defaults(cls)
@@ -142,23 +114,20 @@ def test_keys_that_a_choice_file_does_not_have_get_the_defaults_of_its_class(
     assert set(needed) - known.keys() <= {"name"}
 
 
-def test_a_choice_that_inherits_keeps_the_inherited_values(project: Path) -> None:
-    (project / "configs" / "optimizer" / "mine.yaml").write_text("defaults: [sgd, _self_]\nmomentum: 0.5\n")
-    (project / "configs" / "optimizer" / "sgd.yaml").write_text("name: sgd\nlr: 0.7\n")
-    tree = yaml.safe_load(config(project, "--cfg", "job", "optimizer=mine").stdout)["optimizer"]
-    assert tree["lr"] == 0.7 and tree["momentum"] == 0.5 and tree["nesterov"] is False
-    shown = config(project, "optimizer=mine", "dry_run=true")
-    assert shown.returncode == 0, shown.stderr
+def test_a_choice_that_inherits_keeps_the_inherited_values(configs: Path) -> None:
+    (configs / "optimizer" / "mine.yaml").write_text("defaults: [sgd, _self_]\nmomentum: 0.5\n")
+    (configs / "optimizer" / "sgd.yaml").write_text("name: sgd\nlr: 0.7\n")
+    optimizer = load(compose(["optimizer=mine"])).optimizer
+    assert isinstance(optimizer, Sgd)
+    assert (optimizer.lr, optimizer.momentum, optimizer.nesterov) == (0.7, 0.5, False)
 
 
 @pytest.mark.parametrize("file", ["train.yaml", "experiment/mine.yaml", "cluster/slurm.yaml"])
-def test_a_removed_value_in_a_file_has_the_message_of_the_command_line(project: Path, file: str) -> None:
-    path = project / "configs" / file
-    before = path.read_text() if path.exists() else "# @package _global_\n"
-    path.write_text(f"{before}\ntrainer: {{detect_nan: replay}}\n")
+def test_a_removed_value_in_a_file_has_the_message_of_the_command_line(configs: Path, file: str) -> None:
+    add(configs / file, "\ntrainer: {detect_nan: replay}\n")
     group, _, choice = file.removesuffix(".yaml").rpartition("/")
-    done = config(project, "dry_run=true", *([f"{group}={choice}"] if group else []))
-    typed = config(project, "dry_run=true", "trainer.detect_nan=replay")
-    assert done.returncode == typed.returncode == 2
-    assert done.stderr == typed.stderr
-    assert done.stderr.count("trainer.detect_nan=replay is not available: use trainer.detect_nan=stop") == 1
+    for words in ([f"{group}={choice}"] if group else [], ["trainer.detect_nan=replay"]):
+        with pytest.raises(ConfigError) as refused:
+            load(compose(words))
+        [problem] = refused.value.problems
+        assert problem.startswith("trainer.detect_nan=replay is not available: use trainer.detect_nan=stop")

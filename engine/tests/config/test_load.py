@@ -61,16 +61,6 @@ def test_home_and_variables_are_written_as_typed(
     assert to_tree(config)["cluster"]["conda"] == "$PROJECT/env"
 
 
-def test_a_value_from_the_environment_is_written_as_its_name(
-    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LOCAL_FOLDER", "/disk/secret")
-    config = make_config("checkpoint.local=${oc.env:LOCAL_FOLDER}")
-    assert config.checkpoint.local == "/disk/secret"
-    assert to_tree(config)["checkpoint"]["local"] == "${oc.env:LOCAL_FOLDER}"
-    assert "secret" not in str(to_tree(config))
-
-
 @pytest.mark.parametrize(
     "mapping", ["{0: 1.0, 7: 5.0}", "{true: null, 0.5: [{2: inf}, {v1.5: x}], a.b: {c: 3}}"]
 )

@@ -33,9 +33,8 @@ def tree() -> dict[str, object]:
     return compose([])
 
 
-@pytest.mark.parametrize("word", MEANT)
-def test_the_keys_that_are_meant(word: str, tree: dict[str, object]) -> None:
-    assert keys_meant(word, tree) == MEANT[word]
+def test_the_keys_that_are_meant(tree: dict[str, object]) -> None:
+    assert {word: keys_meant(word, tree) for word in MEANT} == MEANT
 
 
 def test_other_names_lead_to_keys_and_are_none(tree: dict[str, object]) -> None:
@@ -62,13 +61,10 @@ def test_a_key_of_the_command_line_and_of_a_file(tree: dict[str, object]) -> Non
     ]
 
 
-@pytest.mark.parametrize("word", OTHER_WAYS)
-def test_arguments_of_other_programs_that_are_no_key_have_another_way(
-    word: str, tree: dict[str, object]
-) -> None:
-    for key in (word, f"trainer.{word}"):
-        said = diagnose([f"{key}=1"], ConfigError("x")).problems
-        assert said[-1] == f"'{key}' is not a key of the configuration; {OTHER_WAYS[word]}."
+def test_arguments_of_other_programs_that_are_no_key_have_another_way() -> None:
+    ways = {key: way for word, way in OTHER_WAYS.items() for key in (word, f"trainer.{word}")}
+    said = diagnose([f"{key}=1" for key in ways], ConfigError("x")).problems
+    assert said[1:] == [f"'{key}' is not a key of the configuration; {way}." for key, way in ways.items()]
 
 
 WRONG = {

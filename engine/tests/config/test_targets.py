@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.checks.targets import import_call_notes, task_has_network, unreadable_target_notes
+from train_anywhere.config.checks.targets import target_notes, task_has_network
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load, to_tree
@@ -155,7 +155,7 @@ def test_callbacks_and_loggers_of_any_number(load_words: Load) -> None:
 
 def test_what_cannot_be_read_is_named(load_words: Load) -> None:
     config = load_words("data._target_=math.sqrt")
-    assert unreadable_target_notes(config) == [
+    assert target_notes(config) == [
         "data._target_=math.sqrt can't be read from source: its arguments are checked when the ranks start."
     ]
 
@@ -231,20 +231,14 @@ def write_file(tmp_path: Path, end: str, name: str = "at_import") -> None:
     (tmp_path / f"{name}.py").write_text(TRAINING_FILE + end)
 
 
-@pytest.mark.parametrize("key", ["task", "callbacks.one"])
-def test_a_target_whose_import_trains_is_refused(key: str, load_words: Load, tmp_path: Path) -> None:
+def test_a_target_whose_import_trains_is_refused_noted_or_accepted(load_words: Load, tmp_path: Path) -> None:
     write_file(tmp_path, "trainer = pl.Trainer(max_epochs=1)\ntrainer.fit(Net())\n")
-    found = problems(load_words, f"{key}._target_=at_import.Net")
-    assert "at_import.py calls trainer.fit (line 9) when it is imported" in found[0]
-    assert 'below if __name__ == "__main__": or start the file as it is: python src/run.py -- ' in found[0]
-
-
-def test_a_target_whose_import_may_train_is_a_note(load_words: Load, tmp_path: Path) -> None:
+    for key in ("task", "callbacks.one"):
+        [found, *_] = problems(load_words, f"{key}._target_=at_import.Net")
+        assert "at_import.py calls trainer.fit (line 9) when it is imported" in found
+        assert 'below if __name__ == "__main__": or start the file as it is: python src/run.py -- ' in found
     write_file(tmp_path, "if Net:\n    pl.Trainer().fit(Net())\n", "perhaps")
-    notes = import_call_notes(load_words("task._target_=perhaps.Net"))
-    assert "calls pl.Trainer().fit (line 9) when it is imported, on every rank; if that trains" in notes[0]
-
-
-def test_a_target_that_trains_below_a_guard_is_accepted(load_words: Load, tmp_path: Path) -> None:
+    [note] = target_notes(load_words("task._target_=perhaps.Net"))
+    assert "calls pl.Trainer().fit (line 9) when it is imported, on every rank; if that trains" in note
     write_file(tmp_path, "if __name__ == '__main__':\n    pl.Trainer().fit(Net())\n", "guarded")
-    assert import_call_notes(load_words("task._target_=guarded.Net")) == []
+    assert target_notes(load_words("task._target_=guarded.Net")) == []

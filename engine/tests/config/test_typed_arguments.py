@@ -1,6 +1,7 @@
 """An argument of a target that has the name of one of our keys gets what was typed, or the key is refused."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,45 +14,11 @@ from train_anywhere.config.keys import LIST_GROUPS, PASSED, key_fields
 from train_anywhere.config.load import load, to_tree
 from train_anywhere.errors import ConfigError
 
+MINE = ""
+"""The module of the functions, which each test has for itself: sources are read once."""
+
 OWN = "own"
 """The default of all arguments below: it has another type than most keys."""
-
-
-def task(name: Any = OWN, monitors: Any = OWN) -> dict[str, Any]:
-    """Return the arguments, as all targets here do."""
-    return locals()
-
-
-def data(name: Any = OWN, batch_size: int = 7, workers: Any = None, stage: Any = OWN) -> dict[str, Any]:
-    """Return the arguments."""
-    return locals()
-
-
-def model(name: Any = OWN, from_data: Any = OWN, lora: Any = OWN) -> dict[str, Any]:
-    """Return the arguments."""
-    return locals()
-
-
-def optimizer(
-    name: Any = OWN, lr: Any = OWN, scale_lr: Any = OWN, no_decay: Any = OWN, groups: Any = OWN
-) -> dict[str, Any]:
-    """Return the arguments."""
-    return locals()
-
-
-def schedule(name: Any = OWN, interval: Any = OWN) -> dict[str, Any]:
-    """Return the arguments."""
-    return locals()
-
-
-def several(name: Any = OWN, dir: Any = OWN, monitor: Any = OWN, folder: Any = OWN) -> dict[str, Any]:
-    """Return the arguments."""
-    return locals()
-
-
-def number(name: int) -> dict[str, Any]:
-    """Return the arguments."""
-    return locals()
 
 
 CLASSES = {
@@ -61,6 +28,23 @@ CLASSES = {
     "optimizer": choices.OtherOptimizer,
     "schedule": choices.OtherSchedule,
 }
+
+SEVERAL = ("name", "dir", "monitor", "folder")
+
+
+@pytest.fixture(autouse=True)
+def targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions that return their arguments: one for each group, with the names of its keys."""
+    names = {group: [field.name for field in key_fields(cls)] for group, cls in CLASSES.items()}
+    names["several"] = [*SEVERAL]
+    bodies = {group: ", ".join(f"{name}={OWN!r}" for name in keys) for group, keys in names.items()}
+    bodies["data"] = bodies["data"].replace(f"batch_size={OWN!r}", "batch_size: int = 7")
+    bodies["number"] = "name: int"
+    source = "".join(f"def {group}({body}):\n    return locals()\n" for group, body in bodies.items())
+    (tmp_path / f"typed_{tmp_path.name}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(globals(), "MINE", f"typed_{tmp_path.name}")
+
 
 TYPED: dict[str, tuple[str, Any]] = {
     "name": ("mine", "mine"),
@@ -92,7 +76,7 @@ def compose_typed(*typed: str) -> dict[str, Any]:
 @pytest.mark.parametrize("group, key", KEYS)
 def test_a_key_reaches_the_argument_of_its_name(group: str, key: str) -> None:
     text, value = TYPED[key]
-    target = f"{group}._target_={__name__}.{group}"
+    target = f"{group}._target_={MINE}.{group}"
     supplied = {"batch_size": 7} if group == "data" else {"lr": OWN} if group == "optimizer" else {}
 
     def call(*typed: str, again: bool = False) -> Any:
@@ -109,7 +93,7 @@ def test_a_key_reaches_the_argument_of_its_name(group: str, key: str) -> None:
 
 
 def test_a_key_that_can_not_have_the_value_is_refused_with_the_way_out() -> None:
-    target = f"data._target_={__name__}.data"
+    target = f"data._target_={MINE}.data"
     with pytest.raises(
         ConfigError, match=r"data\.stage='fit' is not true or false\..* data\._args_=\[\.\.\.\]"
     ):
@@ -117,7 +101,7 @@ def test_a_key_that_can_not_have_the_value_is_refused_with_the_way_out() -> None
 
 
 def test_a_required_argument_is_checked_and_given() -> None:
-    target = f"task._target_={__name__}.number"
+    target = f"task._target_={MINE}.number"
     with pytest.raises(ConfigError, match=r"'task\.name' is missing"):
         load(compose_typed(target))
     with pytest.raises(ConfigError, match=r"task\.name='a' is not a whole number"):
@@ -130,9 +114,9 @@ def test_sections_without_keys_of_ours_pass_all_that_is_typed() -> None:
     groups = {"callbacks": choices.Callback, "loggers": choices.Logger, "features": choices.FeatureClass}
     assert {*groups} == {*LIST_GROUPS} and not any(key_fields(cls) for cls in groups.values())
     for group in ("callbacks", "loggers"):
-        typed = {"name": "a", "dir": "b", "monitor": "c", "folder": "d"}
+        typed = dict(zip(SEVERAL, "abcd", strict=True))
         words = [f"{group}.mine.{key}={value}" for key, value in typed.items()]
-        config = load(compose_typed(f"{group}.mine._target_={__name__}.several", *words))
+        config = load(compose_typed(f"{group}.mine._target_={MINE}.several", *words))
         made = instantiate(getattr(config, group)["mine"], f"{group}.mine", "lightning", dir="x", folder="y")
         assert made == typed
 

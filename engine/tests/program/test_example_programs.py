@@ -4,13 +4,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from engine.tests.program.conftest import RUN
 from tools.testing.weights import info
 from train_anywhere.files import ROOT
 from train_anywhere.runs.facts import curves
@@ -22,15 +22,7 @@ OWN_LOOP = (
 
 
 def command(results: Path, keys: tuple[str, ...], program: tuple[str, ...]) -> list[str]:
-    return [
-        sys.executable,
-        str(ROOT / "src" / "run.py"),
-        f"paths.results={results}",
-        *TWO,
-        *keys,
-        "--",
-        *program,
-    ]
+    return [*RUN, f"paths.results={results}", *TWO, *keys, "--", *program]
 
 
 def needs(package: str) -> pytest.MarkDecorator:
@@ -68,7 +60,7 @@ def test_killed_and_continued(
         time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 75
-    again = [sys.executable, str(ROOT / "src" / "run.py"), f"resume={folder.resolve()}"]
+    again = [*RUN, f"resume={folder.resolve()}"]
     done = subprocess.run(again, capture_output=True, text=True, cwd=ROOT, timeout=300)
     assert done.returncode == 0, done.stderr
     assert re.findall(r"weight ([\d.]+) after 40 steps", done.stdout) == weight

@@ -3,19 +3,15 @@
 import json
 import os
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.tests.program.conftest import RUN, Latest, Run
 from tools.testing.weights import info
 from train_anywhere.commands import jobs
-from train_anywhere.files import ROOT
 from train_anywhere.runs.facts import curves
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
@@ -26,20 +22,10 @@ def run(tmp_path: Path) -> Run:
         source: str, *words: str, arguments: tuple[str, ...] = ()
     ) -> "subprocess.CompletedProcess[str]":
         (tmp_path / "mine.py").write_text(source)
-        command = [
-            sys.executable,
-            str(ROOT / "src" / "run.py"),
-            f"paths.results={tmp_path / 'results'}",
-            *words,
-        ]
-        command += ["--", "mine.py", *arguments]
+        command = [*RUN, f"paths.results={tmp_path / 'results'}", *words, "--", "mine.py", *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
 
     return start
-
-
-def latest(tmp_path: Path) -> Path:
-    return (tmp_path / "results" / "latest").resolve()
 
 
 def shows(*words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
@@ -57,11 +43,13 @@ for step in range(1, 6):
 """
 
 
-def test_a_line_of_python(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_of_python(
+    run: Run, tmp_path: Path, latest: Latest, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Curves, best, report, list and diff show them. Only rank 0 writes."""
     done = run(LOGS, "trainer.devices=2", "trainer.accelerator=cpu")
     assert done.returncode == 0, done.stderr
-    folder = latest(tmp_path)
+    folder = latest()
     assert curves(folder / "metrics.csv")["loss"] == [(s, pytest.approx(1 / s, 1e-4)) for s in range(1, 6)]
     run_json = info(folder)
     assert (run_json["step"], run_json["metrics"]) == (5, {"loss": 0.2, "val/acc": 0.1})
@@ -76,7 +64,7 @@ def test_a_line_of_python(run: Run, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "Results" in shows("diff", *both, **options)
 
 
-def test_lines_of_json(run: Run, tmp_path: Path) -> None:
+def test_lines_of_json(run: Run, tmp_path: Path, latest: Latest) -> None:
     """A line that is not JSON is skipped with one note. NaN is a value, strings are not."""
     lines = [
         '{"step": 10, "loss": 0.5, "note": "x", "epoch": 2}', "no", "[1]", '{"loss": NaN}', '{"step": 12.0, "lr": 0.1}',
@@ -84,9 +72,7 @@ def test_lines_of_json(run: Run, tmp_path: Path) -> None:
     source = f"import os\nopen(os.environ['TRAIN_METRICS'], 'a').write({chr(10).join(lines)!r})"
     done = run(source)
     assert done.stdout.count("note: lines of $TRAIN_METRICS that are not JSON objects are skipped") == 1
-    assert (
-        latest(tmp_path) / "metrics.csv"
-    ).read_text() == "step,epoch,lr,loss\n10,2,,0.5\n11,2,,nan\n12,2,0.1,\n"
+    assert (latest() / "metrics.csv").read_text() == "step,epoch,lr,loss\n10,2,,0.5\n11,2,,nan\n12,2,0.1,\n"
 
 
 PRINTS = r"""
@@ -98,12 +84,12 @@ for i in range(3):
 """
 
 
-def test_printed_lines(run: Run, tmp_path: Path) -> None:
+def test_printed_lines(run: Run, tmp_path: Path, latest: Latest) -> None:
     """Both streams are read, with progress bars and colors. `__` in a name is a slash."""
     pattern = r"program.metrics=iter (?P<step>\d+): loss (?P<loss>[0-9.]+),|bar (?P<epoch>\d+) val loss (?P<val__loss>[0-9.]+)"
     done = run(PRINTS, pattern)
     assert done.returncode == 0, done.stderr
-    found = curves(latest(tmp_path) / "metrics.csv")
+    found = curves(latest() / "metrics.csv")
     assert [v for _, v in found["loss"]] == [2.5, 1.25, 0.8333]
     assert [v for _, v in found["val/loss"]] == [0.9, 0.8, 0.7]
     assert "iter 2: loss" in done.stdout and "Next:" not in done.stdout
@@ -111,7 +97,7 @@ def test_printed_lines(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("framework", ["lightning", "keras"])
-def test_event_files(run: Run, tmp_path: Path, framework: str) -> None:
+def test_event_files(run: Run, tmp_path: Path, latest: Latest, framework: str) -> None:
     """The event files are torch's, and Keras' in subfolders."""
     torch = (
         "import os; from torch.utils.tensorboard import SummaryWriter\nw = SummaryWriter(os.environ['TRAIN_TENSORBOARD'])\n"
@@ -128,7 +114,7 @@ def test_event_files(run: Run, tmp_path: Path, framework: str) -> None:
         "monitor.sample_seconds=0.1",
     )
     assert done.returncode == 0, done.stderr
-    found = curves(latest(tmp_path) / "metrics.csv")
+    found = curves(latest() / "metrics.csv")
     assert found["val/loss"] == [(0, 1.5), (1, 0.5), (2, -0.5)]
     assert not [name for name in found if "node/" in name]  # the node's samples are not metrics
     if framework == "lightning":
@@ -150,9 +136,9 @@ for step in range(start + 1, 9):
 """
 
 
-def test_a_resumed_run_has_one_curve(run: Run, tmp_path: Path) -> None:
+def test_a_resumed_run_has_one_curve(run: Run, tmp_path: Path, latest: Latest) -> None:
     assert run(CONTINUES).returncode == 1
-    folder = latest(tmp_path)
+    folder = latest()
     assert info(folder)["attempts"][0]["step"] == 6
     assert run(CONTINUES, f"resume={folder}").returncode == 0
     expected = [(s, s if s < 5 else 4 + s) for s in range(1, 9)]
@@ -170,14 +156,14 @@ log(2, loss=float("nan"))
 """
 
 
-def test_a_loss_of_nan(run: Run, tmp_path: Path) -> None:
+def test_a_loss_of_nan(run: Run, tmp_path: Path, latest: Latest) -> None:
     """Reported, as exit code 3, or the end of the program."""
     done = run(NAN.format(end=""))
     assert done.returncode == 3 and "loss is nan at step 2" in done.stderr
-    assert info(latest(tmp_path))["state"] == "completed"
+    assert info(latest())["state"] == "completed"
     done = run(NAN.format(end="time.sleep(100)"), "trainer.detect_nan=stop")
     assert done.returncode == 1 and "trainer.detect_nan=stop" in done.stderr
-    assert info(latest(tmp_path))["state"] == "failed"
+    assert info(latest())["state"] == "failed"
     assert run(NAN.format(end=""), "trainer.detect_nan=off").returncode == 0
 
 
@@ -210,7 +196,7 @@ print("arguments", sys.argv[1:])
 
 
 def test_a_sweep_runs_one_after_the_other(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Run, tmp_path: Path, latest: Latest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = run(
         LEARNS,
@@ -222,10 +208,10 @@ def test_a_sweep_runs_one_after_the_other(
     assert done.returncode == 4
     assert "arguments ['--lr', '0.01', 'a b{x}']" in done.stdout
     assert "run                " in done.stdout and "lr=0.3" in done.stdout and "lr=0.01" in done.stdout
-    sweep = latest(tmp_path).name.rpartition("-")[0]
+    sweep = latest().name.rpartition("-")[0]
     best = shows("best", sweep, tmp_path=tmp_path, capsys=capsys)
     assert "loss 0.0133" in best and "src/run.py" in best and "args.lr=0.01" in best and "-- " in best
-    report = latest(tmp_path).parent / sweep / "report.html"
+    report = latest().parent / sweep / "report.html"
     assert "lr" in report.read_text()
 
 

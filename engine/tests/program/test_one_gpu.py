@@ -55,42 +55,30 @@ def used(code: str, rank: int, seen: int, *program: str) -> str:
     """Return the GPUs that a process with this local rank has used of the visible ones."""
     variables = {"LOCAL_RANK": str(rank), "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     environ = {**os.environ, **variables, "MASTER_PORT": "0", "CUDA_VISIBLE_DEVICES": ""}
-    name, *words = program
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-c",
-        code,
-        str(rank),
-        str(seen),
-        str(ROOT / "examples/programs" / name),
-        *words,
-    ]
+    start = [sys.executable, "-W", "ignore", "-c", code, str(rank), str(seen)]
+    command = [*start, f"{ROOT}/examples/programs/{program[0]}", *program[1:]]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     return "".join(line for line in done.stdout.splitlines() if line.startswith("used"))
 
 
+OF_TORCH = ("main.py", "main.py --ddp", "train_hvd.py", "horovod_minimal.py")
+ONE = [("keras", TENSORFLOW, "tf_workers.py"), *(("lightning", TORCH, program) for program in OF_TORCH)]
+
+
 @pytest.mark.parametrize("rank, seen, number", [(2, 4, 2), (3, 1, 0)])
-@pytest.mark.parametrize("program", ["main.py", "main.py --ddp", "train_hvd.py", "horovod_minimal.py"])
-@pytest.mark.parametrize("framework", ["lightning"])
+@pytest.mark.parametrize("framework, code, program", ONE, ids=[name for *_, name in ONE])
 @pytest.mark.quick(
-    "lightning-main.py-2-4-2",
-    "lightning-main.py --ddp-3-1-0",
-    "lightning-train_hvd.py-3-1-0",
-    "lightning-horovod_minimal.py-2-4-2",
+    "tf_workers.py-2-4-2",
+    "main.py-2-4-2",
+    "main.py --ddp-3-1-0",
+    "train_hvd.py-3-1-0",
+    "horovod_minimal.py-2-4-2",
 )
-def test_of_torch(framework: str, program: str, rank: int, seen: int, number: int) -> None:
+def test_of_a_rank(framework: str, code: str, program: str, rank: int, seen: int, number: int) -> None:
     """A process that sees all GPUs takes its rank's one. Another takes the only visible one."""
-    assert used(TORCH, rank, seen, *program.split()) == f"used ['cuda:{number}']"
-
-
-@pytest.mark.parametrize("rank, seen, number", [(2, 4, 2), (3, 1, 0)])
-@pytest.mark.parametrize("framework", ["keras"])
-@pytest.mark.quick("keras-2-4-2")
-def test_of_tensorflow(framework: str, rank: int, seen: int, number: int) -> None:
-    assert used(TENSORFLOW, rank, seen, "tf_workers.py") == f"used /physical_device:GPU:{number} GPU"
+    expected = {"lightning": f"used ['cuda:{number}']", "keras": f"used /physical_device:GPU:{number} GPU"}
+    assert used(code, rank, seen, *program.split()) == expected[framework]
 
 
 @pytest.mark.parametrize("framework, code, program", [("lightning", TORCH, "main.py"), ("keras", TENSORFLOW, "tf_workers.py")])  # fmt: skip

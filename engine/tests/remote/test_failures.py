@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -66,25 +67,6 @@ def test_no_route_no_address_and_a_refused_key(laptop: Laptop, site: Site) -> No
     assert not site.folder.exists()
 
 
-def test_a_log_in_that_asks_is_needed_once_for_several_commands(
-    laptop: Laptop, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key, asked = laptop.folder / "asked_key", laptop.folder / "asked"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "a phrase", "-f", key], check=True)
-    with open(site.home / "authorized", "a") as authorized:
-        authorized.write(key.with_suffix(".pub").read_text())
-    config = laptop.folder / "ssh_config"
-    config.write_text(config.read_text().replace(f"{site.home}/user_key", str(key)))
-    assert "it refused your log-in" in refused(laptop, "on=site")  # nobody can be asked
-    (laptop.folder / "ask").write_text(f"#!/bin/sh\necho asked >> '{asked}'\necho a phrase\n")
-    (laptop.folder / "ask").chmod(0o755)
-    monkeypatch.setenv("SSH_ASKPASS", str(laptop.folder / "ask"))
-    monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")
-    for words in (("train", "on=site", "dry_run=true"), ("jobs", "--on", "site", "list")):
-        laptop.command(*words)
-    assert asked.read_text() == "asked\n" and (site.folder / "src" / "train.py").exists()
-
-
 def test_a_changed_and_an_unknown_host_key(laptop: Laptop, site: Site) -> None:
     known = laptop.folder / "known_site"
     other = (site.home / "user_key.pub").read_text()
@@ -107,9 +89,15 @@ def test_a_full_disk_or_quota(laptop: Laptop, site_for: Callable[..., Site]) -> 
 
 
 @pytest.mark.slow
-def test_a_missing_python_and_a_setup_that_fails(laptop: Laptop, site: Site) -> None:
-    laptop.knows("none", site, python="/no/python3", setup=None)
-    assert "none has no Python at /no/python3: correct `python:` or `setup:`" in refused(laptop, "on=none")
+def test_a_missing_or_old_python_and_a_setup_that_fails(laptop: Laptop, site: Site) -> None:
+    old = site.home / "old"
+    old.write_text(f'#!/bin/sh\n[ "$1" = -SEc ] && exit 1\nexec {sys.executable} "$@"\n')
+    old.chmod(0o755)
+    for python in ("/no/python3", old):
+        laptop.knows("none", site, python=python, setup=None)
+        said = refused(laptop, "on=none")
+        assert f"none has no Python at {python}: correct `python:` or `setup:`" in said
+        assert "it needs 3.11 or newer" in said
     laptop.knows("fails", site, setup="echo too old >&2; false")
     done = laptop.command("train", "on=fails", "dry_run=true")
     assert done.returncode == 2 and "`echo too old >&2; false` failed on fails" in done.stderr
@@ -119,7 +107,6 @@ def test_a_missing_python_and_a_setup_that_fails(laptop: Laptop, site: Site) -> 
 
 @pytest.mark.slow
 def test_the_environment_is_made_again_when_the_requirements_change(laptop: Laptop, site: Site) -> None:
-    (laptop.project / "src" / "train.py").write_text((laptop.project / "src" / "train.py").read_text())
     made = [laptop.command("train", "on=site", "dry_run=true").stderr.count("\nmaking\n") for _ in range(2)]
     with open(laptop.project / "requirements" / "common.txt", "a") as file:
         file.write("# changed\n")
@@ -157,9 +144,8 @@ def test_a_connection_that_is_cut_at_any_time_submits_one_job(
     replace_train(laptop, site, 0.6)
     assert laptop.command("train", "on=site", "seed=0").returncode == 0
     for point in range(1, points + 1):
-        (laptop.project / "src" / "more.py").write_text(
-            "a = 1\n" * 100_000 * point
-        )  # a transfer that takes a while
+        # a transfer that takes a while
+        (laptop.project / "src" / "more.py").write_text("a = 1\n" * 100_000 * point)
         process = laptop.start("train", "on=site", f"seed={point}")
         time.sleep(0.3 + 2.2 * point / points)
         site.cut()

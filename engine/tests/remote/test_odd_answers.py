@@ -56,18 +56,21 @@ class Host:
 
     def says(self, text: str | None = None, **changed: Any) -> None:
         """Set the answer: a text, or that of a run with other values."""
-        run = {
+        run: dict[str, Any] = {
             "id": ID,
             "name": "digits",
             "state": "completed",
             "written": "completed",
             "overrides": {},
+        }
+        run |= {
             "started": 1.5,
             "took": 2,
             "progress": {"step": 3, "steps": None},
             "best": None,
             "trouble": "",
-        } | changed
+        }
+        run |= changed
         run.setdefault("path", f"{self.folder}/results/{run['name']}/{run['id']}")
         self.answer.write_text(json.dumps({"runs": [run]}) if text is None else text)
 
@@ -112,12 +115,8 @@ def link(name: str, target: str, here: bool = False) -> Callable[[Host], object]
     return change
 
 
-def use_name(**names: Any) -> Callable[[Host], object]:
-    return lambda host: host.says(**names)
-
-
-def use_text(text: str) -> Callable[[Host], object]:
-    return lambda host: host.says(text)
+def answers(text: str | None = None, **names: Any) -> Callable[[Host], object]:
+    return lambda host: host.says(text, **names)
 
 
 def own_files(host: Host) -> None:
@@ -130,10 +129,6 @@ def other_run(host: Host) -> None:
     (host.results / "digits" / ID / ".run-marker").write_text("folder of run 20250101-000000-0000\n")
 
 
-def folder_with_configuration(text: str) -> Callable[[Host], object]:
-    return write("config.yaml", text)
-
-
 TEXTS = ["", "Welcome", "{", "[]", "{}", "null", '{"runs": 3}', '{"runs": {"a": 1}}', '{"runs": [3]}', '{"runs": [null]}',
          '{"runs": [{}]}', '{"runs": ' + "[" * 100_000, '{"runs": [NaN]}', '{"runs": [' + "9" * 5000 + "]}"]  # fmt: skip
 
@@ -143,31 +138,16 @@ VALUES: list[dict[str, Any]] = [{"id": 3}, {"name": None}, {"path": 3}, {"path":
           {"progress": {"step": "1"}}, {"trouble": None}]  # fmt: skip
 
 NAMES = [
-    "..",
-    ".",
-    "a/b",
-    "/etc",
-    "",
-    ".ssh",
-    "latest",
-    "Latest",
-    "-rf",
-    "a\nb",
-    "é",
-    "x" * 101,
-    "\ud800",
-    "a\0b",
-    " ",
-    "\x1b[2J",
-]
+    "..", ".", "a/b", "/etc", "", ".ssh", "latest", "Latest", "-rf", "a\nb", "é", "x" * 101, "\ud800", "a\0b", " ", "\x1b[2J",
+]  # fmt: skip
 
 REFUSED: dict[str, Callable[[Host], object]] = {
-    **{f"text {number}": use_text(text) for number, text in enumerate(TEXTS)},
-    **{f"{value}": use_name(**value) for value in VALUES},
-    **{f"name {name!a}": use_name(name=name) for name in NAMES},
-    **{f"id {name!a}": use_name(id=name) for name in NAMES},
-    "of another path": use_name(path=f"/there/results/digits2/{ID}"),
-    "trouble there": use_name(trouble="run.json is damaged"),
+    **{f"text {number}": answers(text) for number, text in enumerate(TEXTS)},
+    **{f"{value}": answers(**value) for value in VALUES},
+    **{f"name {name!a}": answers(name=name) for name in NAMES},
+    **{f"id {name!a}": answers(id=name) for name in NAMES},
+    "of another path": answers(path=f"/there/results/digits2/{ID}"),
+    "trouble there": answers(trouble="run.json is damaged"),
     "a link to a folder of mine": link("digits", "..", here=True),
     "a link to my thesis": link(f"digits/{ID}", "../..", here=True),
     "a folder of mine": own_files,
@@ -176,10 +156,10 @@ REFUSED: dict[str, Callable[[Host], object]] = {
     "run.json is cut": write("run.json", '{"state":'),
     "run.json of other types": write("run.json", '{"attempts": [{"started": 5}]}'),
     "run.json without format": write("run.json", '{"format": 99}'),
-    "config.yaml is a list": folder_with_configuration("[]"),
-    "config.yaml is cut": folder_with_configuration("a: ["),
-    "config.yaml with dots": folder_with_configuration("\n".join(f"{key}: 1\n{key}.a: 2" for key in REQUIRED_KEYS)),
-    "config.yaml in itself": folder_with_configuration("a: &a {b: *a}\n" + "".join(f"{key}: 1\n" for key in REQUIRED_KEYS)),
+    "config.yaml is a list": write("config.yaml", "[]"),
+    "config.yaml is cut": write("config.yaml", "a: ["),
+    "config.yaml with dots": write("config.yaml", "\n".join(f"{key}: 1\n{key}.a: 2" for key in REQUIRED_KEYS)),
+    "config.yaml in itself": write("config.yaml", "a: &a {b: *a}\n" + "".join(f"{key}: 1\n" for key in REQUIRED_KEYS)),
     "no config.yaml": lambda host: (host.run / "config.yaml").unlink(),
     "config.yaml is a link": lambda host: (host.run / "config.yaml").rename(host.run / "c") and link("config.yaml", "c")(host),
     "checkpoints is a file": write("checkpoints", "x"),
@@ -234,7 +214,9 @@ def test_an_odd_run_folder_stays_in_its_folder(host: Host, case: str, tmp_path: 
     assert "theirs" not in (target / "report.html").read_text() if (target / "report.html").exists() else True
 
 
-def test_what_is_no_file_is_named(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_file_is_named_and_the_report_is_written_here(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
     for number in range(7):
         link(f"x{number}", "/etc/passwd")(host)
     assert host.pull() == 0
@@ -242,10 +224,6 @@ def test_what_is_no_file_is_named(host: Host, capsys: pytest.CaptureFixture[str]
         "note: not copied, since they are no files: x0, x1, x2, x3, x4 and 2 more\n"
         in capsys.readouterr().err
     )
-
-
-def test_a_report_is_written_here(host: Host) -> None:
-    assert host.pull() == 0
     page = (host.results / "digits" / ID / "report.html").read_text()
     assert "theirs" not in page and ID in page
 

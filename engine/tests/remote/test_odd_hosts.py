@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -70,15 +69,6 @@ def test_a_host_without_rsync_is_named(quick: Laptop, site_for: Callable[..., Si
     site = host_of(site_for, "bash", environment=f"PATH={programs}")
     quick.knows("odd", site)
     assert "odd has no rsync" in send(quick, "on=odd", code=2)
-
-
-@pytest.mark.slow
-def test_a_python_that_is_too_old(quick: Laptop, site: Site) -> None:
-    old = site.home / "old"
-    old.write_text(f'#!/bin/sh\n[ "$1" = -SEc ] && exit 1\nexec {sys.executable} "$@"\n')
-    old.chmod(0o755)
-    quick.knows("old", site, python=old, setup=None)
-    assert "it needs 3.11 or newer" in send(quick, "on=old", code=2)
 
 
 @pytest.mark.slow

@@ -136,28 +136,6 @@ def test_a_second_transfer_sends_what_changed_and_deletes_only_what_the_first_ha
     assert (elsewhere / "kept.py").exists() and all(path.read_text() == "theirs" for path in theirs.values())
 
 
-@pytest.mark.slow
-def test_a_new_file_does_not_replace_one_of_someone_else(laptop: Laptop, site: Site) -> None:
-    assert laptop.command("train", "on=site", "dry_run=true").returncode == 0
-    (site.folder / "src" / "notes.py").write_text("theirs")
-    (laptop.project / "src" / "notes.py").write_text("mine")
-    done = laptop.command("train", "on=site", "dry_run=true")
-    assert done.returncode == 2 and "src/notes.py" in done.stderr, done.stderr
-    assert (site.folder / "src" / "notes.py").read_text() == "theirs"
-
-
-@pytest.mark.slow
-def test_another_branch_is_one_message_or_another_folder(laptop: Laptop, site: Site) -> None:
-    assert laptop.command("train", "on=site", "dry_run=true").returncode == 0
-    main = git(laptop.project, "branch", "--show-current")
-    git(laptop.project, "checkout", "-q", "-b", "my/idea")
-    done = laptop.command("train", "on=site", "dry_run=true")
-    assert done.returncode == 2 and f"branch {main} of" in done.stderr and "branch my/idea" in done.stderr
-    laptop.knows("each", site, folder=f"{site.home}/{{branch}}")
-    assert laptop.command("train", "on=each", "dry_run=true").returncode == 0
-    assert (site.home / "my-idea" / "src" / "train.py").exists()
-
-
 def test_a_folder_with_other_files_is_refused_and_stays(laptop: Laptop, site: Site) -> None:
     site.folder.mkdir(parents=True)
     (site.folder / "thesis.txt").write_text("theirs")

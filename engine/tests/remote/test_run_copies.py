@@ -55,13 +55,6 @@ def test_a_run_is_pulled_evaluated_here_pushed_and_resumed(laptop: Laptop, site:
     assert largest_difference(final_weights(there), final_weights(whole)) == 0
 
 
-def test_pull_without_a_host_and_of_a_run_that_is_not_there(laptop: Laptop, site: Site) -> None:
-    done = laptop.command("jobs", "pull")
-    assert done.returncode == 2 and "name the host: python src/jobs.py pull --on NAME" in done.stderr
-    done = laptop.command("jobs", "push", "no-such-run", "--on", "site")
-    assert done.returncode == 2 and "no run is called 'no-such-run'" in done.stderr
-
-
 def test_a_run_that_is_only_here_is_named(laptop: Laptop, site: Site) -> None:
     run = laptop.project / "results" / "digits" / "1"
     run.mkdir(parents=True)
@@ -69,6 +62,8 @@ def test_a_run_that_is_only_here_is_named(laptop: Laptop, site: Site) -> None:
     for words in (("train", "resume=results/digits/1"), ("evaluate", str(run)), ("train", f"init={run}")):
         done = laptop.command(*words, "on=site")
         assert done.returncode == 2 and "is a run of this machine: `python src/jobs.py push" in done.stderr
+    done = laptop.command("jobs", "push", "no-such-run", "--on", "site")
+    assert done.returncode == 2 and "no run is called 'no-such-run'" in done.stderr
 
 
 def make_run(results: Path, *starts: str) -> RunDir:

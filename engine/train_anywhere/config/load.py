@@ -70,7 +70,13 @@ def load(tree: Mapping[str, Any], *checks: Check) -> Config:
         raise ConfigError(*(_with_argument(with_keys_meant(problem, tree), tree) for problem in problems))
     if config.framework == "keras" and not config.program:
         use_tensorflow()
-    return replace(config, written=_written_values(tree, _to_plain(config)))
+    values = flatten(_to_plain(config))
+    changed = {
+        key: written  # without folders, which stay absolute
+        for key, written in flatten(tree).items()
+        if isinstance(written, str | list | Mapping) and written != values.get(key) and key not in FOLDERS
+    }
+    return replace(config, written=changed)
 
 
 def to_tree(config: Config) -> dict[str, Any]:
@@ -78,16 +84,6 @@ def to_tree(config: Config) -> dict[str, Any]:
     flat = flatten(_to_plain(config))
     folders = {key: escape_dollars(flat[key]) for key in FOLDERS if isinstance(flat.get(key), str)}
     return unflatten(flat | dict(config.written) | folders)
-
-
-def _written_values(tree: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `load` has changed, without folders, which stay absolute."""
-    values = flatten(plain)
-    return {
-        key: written
-        for key, written in flatten(tree).items()
-        if isinstance(written, str | list | Mapping) and written != values.get(key) and key not in FOLDERS
-    }
 
 
 def _to_plain(value: Any) -> Any:
@@ -178,28 +174,13 @@ def _with_argument(problem: str, tree: Mapping[str, Any]) -> str:
 
 def fill_variables(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """Return the configuration with the values of the variables."""
-    for section in SAVED:
-        problems += [
-            f"{key}={text!r} would be written into the run folder with the variable's value; if it is not a secret, "
-            "type $NAME instead, so that your shell inserts it; in cluster.setup, the job's shell inserts it: 'export NAME=$NAME'."
-            for key, text in _find_references(tree.get(section), section)
-        ]
     # the strings of a program are someone else's, which gets them as they are, and a note is text
-    return {k: v if k in (*SAVED, "program", "note") else _fill(v, k, problems) for k, v in tree.items()}
+    return {k: v if k in ("program", "note") else _fill(v, k, problems) for k, v in tree.items()}
 
 
 def _keep_reference(name: str, *default: str | None) -> str:
     """Resolve `${oc.env:NAME,default}` to itself."""
     return f"${{oc.env:{','.join([name, *('null' if d is None else d for d in default)])}}}"
-
-
-def _find_references(value: Any, key: str) -> list[tuple[str, str]]:
-    """Return the key and value of each string that refers to a variable."""
-    if isinstance(value, Mapping):
-        return [found for k, v in value.items() for found in _find_references(v, f"{key}.{k}")]
-    if isinstance(value, list):
-        return [found for v in value for found in _find_references(v, key)]
-    return [(key, value)] if isinstance(value, str) and VARIABLE.search(value) else []
 
 
 def _fill(value: Any, key: str, problems: list[str]) -> Any:
@@ -209,6 +190,12 @@ def _fill(value: Any, key: str, problems: list[str]) -> Any:
     if isinstance(value, list):
         return [_fill(v, key, problems) for v in value]
     if not isinstance(value, str):
+        return value
+    if key.partition(".")[0] in SAVED and VARIABLE.search(value):
+        problems.append(
+            f"{key}={value!r} would be written into the run folder with the variable's value; if it is not a secret, "
+            "type $NAME instead, so that your shell inserts it; in cluster.setup, the job's shell inserts it: 'export NAME=$NAME'."
+        )
         return value
     for name, default in VARIABLE.findall(value):
         if name not in os.environ and not default:

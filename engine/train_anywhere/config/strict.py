@@ -81,7 +81,11 @@ def convert(hint: Any, value: Any, problems: list[str], path: str) -> Any:
     """
     for kind, rules in alternatives(hint):
         if rules and isinstance(rules[0], Choice):
-            return _pick(rules[0], value, problems, path)
+            if isinstance(value, Mapping) and (cls := rules[0].pick(value)):
+                return _section(cls, value, problems, path)
+            shown = _shown(value.get("name") if isinstance(value, Mapping) else value)
+            problems.append(f"{path}={shown} is not a choice{did_you_mean(shown, rules[0].choices)}")
+            return UNUSABLE
         fits, converted = _fit(kind, value, problems, path)
         if fits:
             for rule in rules if converted is not UNUSABLE else ():
@@ -94,14 +98,6 @@ def convert(hint: Any, value: Any, problems: list[str], path: str) -> Any:
     near = nearest(str(value), names) if isinstance(value, str) else None
     text = f"{path}={shown} {_misfit(hint, value)}." + (f" Did you mean '{near}'?" if near else "")
     problems.append(Problem(text, "value", path, _shown(value)))
-    return UNUSABLE
-
-
-def _pick(choice: Choice, value: Any, problems: list[str], path: str) -> Any:
-    if isinstance(value, Mapping) and (cls := choice.pick(value)):
-        return _section(cls, value, problems, path)
-    shown = _shown(value.get("name") if isinstance(value, Mapping) else value)
-    problems.append(f"{path}={shown} is not a choice{did_you_mean(shown, choice.choices)}")
     return UNUSABLE
 
 

@@ -13,7 +13,7 @@ from train_anywhere.checkpoints.choice import read_chosen
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.choices import PlainStrategy
 from train_anywhere.config.command.compose import compose
-from train_anywhere.config.command.yaml_files import as_typed
+from train_anywhere.config.command.yaml_files import parse
 from train_anywhere.config.keys import LIST_GROUPS, SINGLE_GROUPS, defaults, flatten, unflatten
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
@@ -190,7 +190,7 @@ def _parse_changes(words: Sequence[str]) -> dict[str, Any]:
             )
         else:
             try:
-                changes[key] = yaml.safe_load(as_typed(value, key))
+                changes[key] = parse(f"{key}: {value}")[key]
             except yaml.YAMLError:
                 problems.append(f"{key}={value} is not a YAML value.")
     if problems:

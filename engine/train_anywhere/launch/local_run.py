@@ -19,7 +19,7 @@ from typing import Any
 
 from train_anywhere import features
 from train_anywhere.config.checks.contradictions import batch_size_problem, machine_problems
-from train_anywhere.config.checks.targets import import_call_notes, unreadable_target_notes
+from train_anywhere.config.checks.targets import target_notes
 from train_anywhere.config.command.members import Member, load_members, refuse_alone, refuse_mixed_members
 from train_anywhere.config.load import load
 from train_anywhere.config.paths import results_problems
@@ -107,7 +107,7 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str], checks: Checks) -> 
         print(fit(f"{'Run folder:':<15}{display_path(run.path)}", terminal_width()), flush=True)
         if not config.program:
             print(f"{'Starting:':<15}importing {config.framework.capitalize()} takes seconds", flush=True)
-        for note in import_call_notes(config):
+        for note in target_notes(config):
             print(f"note: {note}", flush=True)
     with run_monitor(run, config):
         code = run_here(run, layout, retries=config.cluster.retries)
@@ -205,7 +205,7 @@ def format_dry_run(config: Config, layout: Layout, checks: Checks) -> str:
         "Run folder": config.resume or f"{config.paths.results}/{config.name}/<run id>",
     }
     lines = [*checks.header(config, layout), *(f"{k + ':':<15}{v}" for k, v in rows.items())]
-    notes = [f"note: {note}" for note in [*unreadable_target_notes(config), *import_call_notes(config)]]
+    notes = [f"note: {note}" for note in target_notes(config)]
     shown = "\n".join([*lines, *notes, "dry run: nothing was written or started."])
     return fit(shown, terminal_width())
 

@@ -114,7 +114,10 @@ def rank_variables(topology: Topology) -> dict[str, str]:
     if t.world_size > 1:
         with suppress(TopologyError):  # the hosts of the ranks are not known
             variables["TF_CONFIG"] = tf_config(t, t.rendezvous_port + 1)
-        variables |= _horovod(t)
+        if t.launched_by not in ("mpirun", "horovodrun") and find_spec("horovod"):  # those bring their own
+            limit = os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "300")
+            variables |= {"HOROVOD_GLOO_TIMEOUT_SECONDS": limit}
+            variables |= gloo_variables(t, t.coordinator_port + HOROVOD_PORT)
     return variables
 
 
@@ -152,16 +155,6 @@ def launcher_arguments(topology: Topology, devices: int, command: list[str]) -> 
     typed = {name.lstrip("-").replace("-", "_") for name in names}
     added = [word for k, v in options.items() if k not in typed for word in (f"--{k}", str(v))]
     return [*command[:at], *added, *command[at:]]
-
-
-def _horovod(topology: Topology) -> dict[str, str]:
-    """Return the variables for `hvd.init()`. mpirun and horovodrun bring their own."""
-    if topology.launched_by in ("mpirun", "horovodrun") or find_spec("horovod") is None:
-        return {}
-    return {
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "300"),
-        **gloo_variables(topology, topology.coordinator_port + HOROVOD_PORT),
-    }
 
 
 def folder_variables(

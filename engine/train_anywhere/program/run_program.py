@@ -334,7 +334,11 @@ def _finish(config: Config, process: RankProcess, code: int, metrics: ProgramMet
     run, topology, stop, recorder = process.run, process.topology, process.stop, process.recorder
     several = topology.world_size > 1
     if several and code not in (0, STOPPED):
-        _wait_for_reason(process)
+        end = (
+            time.monotonic() + OTHERS_S
+        )  # for the failure of another rank, or a signal, that may be the reason
+        while time.monotonic() < end and stop.requested is None and not is_claimed(run, CAUSE):
+            time.sleep(0.1)
     # a single rank claims nothing: a resumed run may have the same launch_id
     failed = several and is_claimed(run, CAUSE)
     stopped = code == STOPPED or (stop.requested is not None and not failed)
@@ -371,15 +375,7 @@ def _finish(config: Config, process: RankProcess, code: int, metrics: ProgramMet
     bad = config.trainer.detect_nan != "off" and find_nonfinite_loss(facts.get("metrics", {}))
     if state == "completed" and bad:
         return NOT_FINITE
-    if not stopped or topology.launched_by in ZERO_EXIT_LAUNCHERS:
-        return 0
-    if several and stop.requested and topology.launched_by in ("srun", "local"):  # they kill the others
+    kills_others = several and stop.requested and topology.launched_by in ("srun", "local")
+    if not stopped or kills_others or topology.launched_by in ZERO_EXIT_LAUNCHERS:
         return 0
     return INTERRUPTED if stop.requested == "SIGINT" else STOPPED
-
-
-def _wait_for_reason(process: RankProcess) -> None:
-    """Wait a little for the failure of another rank, or a signal, that may be the reason."""
-    end = time.monotonic() + OTHERS_S
-    while time.monotonic() < end and process.stop.requested is None and not is_claimed(process.run, CAUSE):
-        time.sleep(0.1)

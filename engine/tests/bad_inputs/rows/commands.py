@@ -11,23 +11,16 @@ JOBS = {
     "list {job}": "unrecognized arguments",
     "list --watch --json --results {row}/results": "--json: not allowed with argument --watch",
     "status {job} --watch --json": "--json: not allowed with argument --watch",
-    "status {job} --wacth": "unrecognized arguments: --wacth",
     "best --results {row}/none": "there is no run in .*/none yet",
     "best {job} --metric val/f1": "whether a low or a high val/f1 is better is not known; add --mode min or max",
     "best {job} --metric val/f1 --mode max": "none of these 1 runs has measured val/f1 yet",
     "best {job} --metric val/acc --mode best": "invalid choice: 'best'",
-    "best {job} --metric": "--metric: expected one argument",
     "best {job}": r"none of these runs has a checkpoint\.monitor; name a metric with --metric",
-    "logs {job} --rank": "--rank: expected one argument",
     "logs {job} --rank x": "--rank: x is not a rank: they are numbered from 0",
-    "logs {job} --rank -1": "--rank: -1 is not a rank",
-    "logs {job} --rank 0-3": "--rank: 0-3 is not a rank",
     "logs {job} --rank 99": "--rank 99: the log has no line of that rank",
     "logs {run} -f --rank 3": "ran on this machine: what it printed went to its terminal",
     "resubmit {job} --failed --failde": "unrecognized arguments: --failde",
-    "resubmit {run} --failed --trust": "ran on this machine; resume it with",
     "cancel {run} --trust": "unrecognized arguments: --trust",
-    "cancel --results {row}/none": "there is no run in",
 }
 MEASURED = ["best {job} --metric val/acc --mode max", "has measured val/acc yet|val/acc is nan"]
 CURVES: dict[str, Damage] = {
@@ -48,12 +41,9 @@ INFO = {
 SCALING = {
     "devices=1,2 trainer.nodes=x": "^error: nodes=x is not a number of nodes; use nodes=1,2.$",
     "nodes=0 cluster=slurm": "^error: nodes=0 is not a number of nodes; use nodes=1,2.$",
-    "nodes=1-2 cluster=slurm": "^error: nodes=1-2 is not a number of nodes",
     "strategy=": "strategy= .*empty|'strategy=' has an empty value",
-    "devices=1,2 dry_run=maybe": "dry_run=maybe is not true or false",
     "devices=1,2 wait=1": "wait=1 is not true or false",
     "devices=1,2 hydra/sweeper=optuna": "hydra/sweeper= can't be given for a timing table: a table has one run of each cell",
-    "devices=1,2 BAD": "BAD",
 }
 CELL = {"nodes": 1, "devices": 1, "framework": FIRST, "strategy": "auto", "launch": "auto"}
 HEAD = "# @package _global_\n"

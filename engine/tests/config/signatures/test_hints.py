@@ -7,7 +7,7 @@ import pytest
 
 from engine.tests.config.signatures.conftest import Project
 from train_anywhere.config.choices import AdamW, Width
-from train_anywhere.config.limits import Items, Probability, Range
+from train_anywhere.config.limits import MAX_COUNT, Items, Probability, Range
 from train_anywhere.config.paths import AbsoluteFolder
 from train_anywhere.config.strict import UNUSABLE, convert
 
@@ -39,14 +39,15 @@ KNOWN: dict[str, Any] = {
     "Annotated[int, Range(at_least=1, at_most=9)]": Annotated[int, Range(at_least=1, at_most=9)],
     "Annotated[list[int], Items(2)]": Annotated[list[int], Items(count=2)], "Width": Width,
     "choices.Width": Width, "Folder": AbsoluteFolder, "Probability | None": Probability | None,
-    "AdamW": AdamW, "Side": Annotated[int, Range(at_least=1)],
+    "AdamW": AdamW, "Annotated[int, Range(at_most=MAX_COUNT)]": Annotated[int, Range(at_most=MAX_COUNT)],
+    "Side": Annotated[int, Range(at_least=1)],
     "Union[str, bool, list[int], float, None]": None | bool | float | list[int] | str,
 }  # fmt: skip
 
 UNKNOWN = [
     *("torch.Tensor", "Path", "Any", "list", "dict[str, int]", "list[Any]", "int | Path", "Optional[torch.Tensor]"),
     *("Tuple[int, str]", "Callable[[int], int]", "list[int, int]", "Literal[None]", "Literal[x]", "Union[()]"),
-    *("Annotated[int, Range(at_most=MAX_COUNT)]", "Annotated[int, Range('a')]", "Annotated[int, Range(nothing=1)]"),
+    *("Annotated[int, Range(2 ** 9 ** 9)]", "Annotated[int, Range('a')]", "Annotated[int, Range(nothing=1)]"),
     *("Annotated[str, Range(1)]", "Annotated[int, Items(1)]", "Annotated[int, 'words']", "Annotated[int, print('x')]"),
     *("MAX_COUNT", "Circle", "'int['", "print('x')", "3", "lambda: 0", "choices.NoSuchName", "__import__('os')"),
 ]  # fmt: skip

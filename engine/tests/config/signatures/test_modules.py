@@ -1,12 +1,12 @@
 """Files as modules: what is found, what can't be read, what is the project's own."""
 
-import ast
 import sys
 from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.signatures import TargetError, find_import_calls, read
+from train_anywhere.config.signatures import TargetError, read
+from train_anywhere.config.signatures.import_calls import find_import_calls
 from train_anywhere.config.signatures.modules import Modules
 
 
@@ -152,16 +152,12 @@ DOES_NOT = {
 }
 
 
-@pytest.mark.parametrize("source", TRAINS.values(), ids=TRAINS)
-def test_a_file_that_trains_at_import(source: str) -> None:
-    assert [call.trains for call in find_import_calls(ast.parse(source))] == [True]
-
-
-@pytest.mark.parametrize("source", MAY_TRAIN.values(), ids=MAY_TRAIN)
-def test_a_file_that_may_train_at_import(source: str) -> None:
-    assert [call.trains for call in find_import_calls(ast.parse(source))] == [False]
-
-
-@pytest.mark.parametrize("source", DOES_NOT.values(), ids=DOES_NOT)
-def test_a_file_that_does_not_train_at_import(source: str) -> None:
-    assert find_import_calls(ast.parse(source)) == []
+@pytest.mark.parametrize("expected, sources", [([True], TRAINS), ([False], MAY_TRAIN), ([], DOES_NOT)])
+def test_files_that_train_at_import(tmp_path: Path, expected: list[bool], sources: dict[str, str]) -> None:
+    modules, found = Modules([tmp_path]), {}
+    for number, (name, source) in enumerate(sources.items()):
+        (tmp_path / f"mine_{number}.py").write_text(source)
+        module = modules.find(f"mine_{number}")
+        assert module
+        found[name] = [call.trains for call in find_import_calls(module)]
+    assert found == dict.fromkeys(sources, expected)

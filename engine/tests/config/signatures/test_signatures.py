@@ -172,20 +172,18 @@ def test_each_name_is_read_once(tmp_path: Path) -> None:
 
 WORDS = st.sampled_from(
     [
-        *(
-            "torch",
-            "optim",
-            "keras",
-            "src",
-            "data",
-            "AdamW",
-            "__init__",
-            "__main__",
-            "builtins",
-            "",
-            "é",
-            "encodings",
-        )
+        "torch",
+        "optim",
+        "keras",
+        "src",
+        "data",
+        "AdamW",
+        "__init__",
+        "__main__",
+        "builtins",
+        "",
+        "é",
+        "encodings",
     ]
 )
 

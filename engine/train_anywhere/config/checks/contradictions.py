@@ -247,7 +247,13 @@ def machine_problems(config: Config, gpus: Callable[[], int], ranks: int) -> Ite
             f"container={container} is for the ranks of a job, and cluster={cluster} is this machine, where they "
             "run in this Python; leave it out (container=none), or name a cluster."
         )
-    yield from _local_folder_problems(config.checkpoint.local)
+    if (location := config.checkpoint.local) not in (None, "auto"):
+        try:
+            problem = write_problem(make_absolute(resolve_node_path(expand(location))))
+        except (OSError, ValueError, DataError) as error:
+            problem = str(error)
+        if problem:
+            yield f"checkpoint.local={location}: {problem}; use checkpoint.local=auto or another folder."
     for key, (value, instead) in FOR_GPUS.items() if on_cpu else ():
         if getattr(config.strategy, key, None) == value:
             yield f"strategy.{key}={value} needs GPUs, and this run computes on the CPU; use strategy.{key}={instead}."
@@ -263,18 +269,6 @@ def scheduler_problems(cluster: Cluster) -> list[str]:
     return [
         f"cluster={name} is this machine and has no cluster.scheduler={kind}; use cluster={kind} to submit a job."
     ]
-
-
-def _local_folder_problems(location: str | None) -> list[str]:
-    """Check the folder that `checkpoint.local` names."""
-    if location in (None, "auto"):
-        return []
-    try:
-        problem = write_problem(make_absolute(resolve_node_path(expand(location))))
-    except (OSError, ValueError, DataError) as error:
-        problem = str(error)
-    advice = "use checkpoint.local=auto or another folder."
-    return [f"checkpoint.local={location}: {problem}; {advice}"] if problem else []
 
 
 def batch_size_problem(

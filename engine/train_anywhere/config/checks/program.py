@@ -43,7 +43,12 @@ def program_problems(program: Program, args: Mapping[str, Any]) -> Iterator[str]
     if program.folder and not locate(program, program.folder).is_dir():
         yield f"program.folder={program.folder} is not a folder."
     if program.metrics:
-        yield from _metrics_problems(program.metrics)
+        example = r"program.metrics='iter (?P<step>\d+): loss (?P<loss>[0-9.]+)'"
+        try:
+            if not set(re.compile(program.metrics).groupindex) - {"step", "epoch"}:
+                yield f"program.metrics={program.metrics} has no named group for a metric; use one such as {example}."
+        except re.error as error:
+            yield f"program.metrics={program.metrics} is not a regular expression ({error}); use one such as {example}."
     name, path = command[0], locate(program, command[0])
     if name == "-m" and len(command) == 1:
         yield "-m names no module; use: python src/run.py -- -m package.train --epochs 3."
@@ -53,15 +58,6 @@ def program_problems(program: Program, args: Mapping[str, Any]) -> Iterator[str]
         )
     elif is_file(name) and not is_python(name) and not os.access(path, os.X_OK):
         yield f"{name} is neither a Python script (.py) nor executable; rename it, or: chmod +x {name}"
-
-
-def _metrics_problems(pattern: str) -> Iterator[str]:
-    example = r"program.metrics='iter (?P<step>\d+): loss (?P<loss>[0-9.]+)'"
-    try:
-        if not set(re.compile(pattern).groupindex) - {"step", "epoch"}:
-            yield f"program.metrics={pattern} has no named group for a metric; use one such as {example}."
-    except re.error as error:
-        yield f"program.metrics={pattern} is not a regular expression ({error}); use one such as {example}."
 
 
 def is_python(name: str) -> bool:

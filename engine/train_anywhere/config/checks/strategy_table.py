@@ -1,6 +1,6 @@
 """The table of strategies: framework, number of nodes and launch method of each.
 
-The schema refuses what is not in the table, the documentation prints it, and the tests run all of it.
+The schema refuses what is not in the table, docs/concepts/strategies.md shows it, and the tests run all of it.
 """
 
 import typing
@@ -92,22 +92,3 @@ def strategy_problems(framework: str, strategy: str, nodes: int, devices: int | 
     if strategy == "single" and devices not in ("auto", 1):
         return [f"strategy=single uses one device, but {devices} are requested; use strategy=auto|{several}."]
     return []
-
-
-def markdown_table() -> str:
-    """Return the table as Markdown."""
-    lines = [
-        "| framework | strategy | devices | nodes | `launch=` | what it is |",
-        "|---|---|---|---|---|---|",
-    ]
-    for framework, strategies in SUPPORTED.items():
-        for name, support in strategies.items():
-            devices = "one" if name == "single" else "several"
-            nodes = "several" if support.several_nodes else "one"
-            launch = ", ".join(support.launch) if support.ranks else "any"
-            lines.append(f"| {framework} | `{name}` | {devices} | {nodes} | {launch} | {support.about} |")
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(markdown_table(), end="")

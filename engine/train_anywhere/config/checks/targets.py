@@ -4,7 +4,7 @@ An argument that is unknown, missing or of the wrong type is reported with the k
 module, a name made at run time) are checked when the ranks start, before data is opened.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
@@ -108,37 +108,23 @@ def _takes_network(definition: Definition) -> bool:
     return TASK_CLASS in definition.bases or (argument is not None and argument.required)
 
 
-def unreadable_target_notes(config: Config) -> list[str]:
-    """Return a sentence for each target whose arguments are not checked before the ranks start."""
+def target_notes(config: Config) -> list[str]:
+    """Return a sentence for each target whose arguments are not checked before the ranks start, and for each whose import may train."""
     found = []
-    for key, dotted in _named_targets(open_sections(config), config.framework):
+    targets = [(key, section.target.get(config.framework)) for key, section in open_sections(config)]
+    for name, dotted in ((f"{key}.{TARGET}={dotted}", dotted) for key, dotted in targets if dotted):
         with suppress(TargetError):
             if read(dotted).kind == "unreadable":
                 found.append(
-                    f"{key}.{TARGET}={dotted} can't be read from source: its arguments are checked when the ranks start."
+                    f"{name} can't be read from source: its arguments are checked when the ranks start."
                 )
-    return found
-
-
-def import_call_notes(config: Config) -> list[str]:
-    """Return a sentence for each call that may train when the file of a target is imported."""
-    found = []
-    for key, dotted in _named_targets(open_sections(config), config.framework):
-        with suppress(TargetError):
             found += [
-                f"{key}.{TARGET}={dotted}: {file} calls {call.source} (line {call.line}) when it is imported, on every rank; "
+                f"{name}: {file} calls {call.source} (line {call.line}) when it is imported, on every rank; "
                 f"if that trains, put it below {MAIN}"
                 for file, call in read_import_calls(dotted)
                 if not call.trains
             ]
     return found
-
-
-def _named_targets(sections: Iterable[tuple[str, OpenSection]], framework: str) -> Iterator[tuple[str, str]]:
-    """Yield the key and the target of each section that has a target for the framework."""
-    for key, section in sections:
-        if dotted := section.target.get(framework):
-            yield key, dotted
 
 
 MAIN = 'if __name__ == "__main__":.'

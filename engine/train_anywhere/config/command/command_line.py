@@ -78,11 +78,7 @@ def split_flags(arguments: Sequence[str]) -> CommandLine:
     parser = get_args_parser()
     parser.error = _refuse  # type: ignore[method-assign]
     parsed = parser.parse_intermixed_args(list(arguments))
-    if problems := [
-        *_flag_problems(vars(parsed)),
-        *_override_problems(parsed.overrides),
-        *_sweeper_problems(parsed.overrides, parsed.multirun),
-    ]:
+    if problems := [*_flag_problems(vars(parsed)), *_override_problems(parsed.overrides, parsed.multirun)]:
         raise ConfigError(*problems)
     flags, overrides = [], list(parsed.overrides)
     waiting = list(overrides)
@@ -133,8 +129,8 @@ def _flag_problems(given: dict[str, object]) -> Iterator[str]:
         yield f"--config-dir={folder} is not a folder."
 
 
-def _override_problems(overrides: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence for Hydra's output folders, and for `model.name=resnet18`."""
+def _override_problems(overrides: Sequence[str], sweep: bool) -> Iterator[str]:
+    """Yield a sentence for Hydra's output folders, `model.name=resnet18`, and unknown keys of `hydra.sweeper`, which nothing would read."""
     for word in overrides:
         if word.lstrip("+~").startswith(("hydra.run.", "hydra.job.chdir", "hydra.output_subdir")):
             yield f"'{word}' sets an output folder of Hydra, which this project does not use; use paths.results=DIR."
@@ -142,10 +138,6 @@ def _override_problems(overrides: Sequence[str]) -> Iterator[str]:
         group = key.removesuffix(".name")
         if group in (*SINGLE_GROUPS, "strategy") and key != group and value in list_groups()[group]:
             yield f"'{key}={value}' changes only a name and selects nothing; use {group}={value}."
-
-
-def _sweeper_problems(overrides: Sequence[str], sweep: bool) -> Iterator[str]:
-    """Yield a sentence for each unknown key of `hydra.sweeper`, which nothing would read."""
     searches, head = SEARCH in overrides, "hydra.sweeper."
     if searches and not sweep:
         yield f"{SEARCH} trains several times: add -m, and give a key several values, such as 'optimizer.lr=interval(0.001,0.1)'."

@@ -4,13 +4,12 @@ import atexit
 import json
 import re
 import tempfile
-import typing
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train_anywhere.config.command.yaml_files import is_changed
+from train_anywhere.config.command.yaml_files import is_changed, read_as_typed, read_mapping
 from train_anywhere.config.keys import CUSTOM, LIST_GROUPS, SINGLE_GROUPS, TARGET, defaults
 from train_anywhere.config.load import read_target, to_plain_tree
 from train_anywhere.config.schema import Config
@@ -65,6 +64,7 @@ def install_choice_loader() -> None:
     if not HAS_PROJECT:  # presets name the launchers of a project
         for name in ("slurm", "here"):
             ConfigStore.instance().store(group="hydra/launcher", name=name, node={"_target_": name})
+    read_as_typed()
     Plugins.instance()  # the first call creates the classes that are patched below
     files: Any = SourcesRegistry.instance().resolve("file")
     if not hasattr(files, "load_written"):
@@ -117,49 +117,36 @@ def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult"
     from omegaconf import OmegaConf
 
     found: ConfigResult = source.load_written(config_path)  # type: ignore[attr-defined]
-    if config_path.removesuffix(".yaml") == "train":
-        written = OmegaConf.to_container(found.config, resolve=False)
-        found.config = OmegaConf.create(_put_above(_engine_defaults(), written))
     group, _, choice = config_path.removesuffix(".yaml").rpartition("/")
-    if found.header.get("package"):
+    tree: Any = OmegaConf.to_container(found.config, resolve=False)
+    if (group, choice) == ("", "train"):
+        engine = defaults(Config) | read_mapping(Path(__file__).with_name("hydra.yaml"))
+        found.config = OmegaConf.create(_put_above(engine, tree))
+    if found.header.get("package") or not isinstance(tree, dict) or not group:
         return found
-    inherits = "defaults" in found.config  # the keys of those files must stay
-    named = TARGET in found.config and choice != CUSTOM
-    if named and group in LIST_GROUPS:
-        found.config = OmegaConf.create({choice: found.config})
-    elif named and group in SINGLE_GROUPS:
-        known: Any = {} if inherits else OmegaConf.load(CONFIGS / group / f"{CUSTOM}.yaml")
-        found.config = OmegaConf.merge(_unset(known), _unset({"name": choice}), found.config)
-    elif choice == CUSTOM and group in SINGLE_GROUPS:
-        found.config = _unset(found.config)
-    if group in CHOICE_GROUPS and OmegaConf.is_dict(found.config) and not inherits:
-        section: Any = OmegaConf.to_container(found.config, resolve=False)
-        cls = section_class(field_types(Config)[group], section)
-        found.config = OmegaConf.create({**section, **(defaults(cls) if cls else {}), **section})
+    inherits = "defaults" in tree  # the keys of those files must stay
+    if choice == CUSTOM and group in SINGLE_GROUPS:
+        tree = _unset(tree)
+    elif TARGET in tree and group in LIST_GROUPS:
+        tree = {choice: tree}
+    elif TARGET in tree and group in SINGLE_GROUPS:
+        known = {} if inherits else read_mapping(CONFIGS / group / f"{CUSTOM}.yaml")
+        tree = {**_unset(known), **_unset({"name": choice}), **tree}
+    if group in CHOICE_GROUPS and not inherits:
+        cls = section_class(field_types(Config)[group], tree)
+        tree = {**tree, **(defaults(cls) if cls else {}), **tree}
+    found.config = OmegaConf.create(tree)
     return found
 
 
-def _unset(section: Any) -> Any:
+def _unset(section: dict[str, Any]) -> dict[str, Any]:
     """Return the keys of a section, with values that count as defaults: a target does not get them as its arguments."""
-    from omegaconf import OmegaConf
-
-    written: Any = OmegaConf.to_container(OmegaConf.create(section), resolve=False)
     plain = {
-        k: v
-        for k, v in written.items()
-        if isinstance(v, bool | int | float) or (isinstance(v, str) and "$" not in v)
+        key: value
+        for key, value in section.items()
+        if isinstance(value, bool | int | float) or (isinstance(value, str) and "$" not in value)
     }
-    return OmegaConf.create(
-        written | {key: f"${{unset:{json.dumps(value)}}}" for key, value in plain.items()}
-    )
-
-
-@cache
-def _engine_defaults() -> dict[str, Any]:
-    from omegaconf import OmegaConf
-
-    settings = OmegaConf.load(Path(__file__).with_name("hydra.yaml"))
-    return defaults(Config) | typing.cast(dict[str, Any], OmegaConf.to_container(settings, resolve=False))
+    return section | {key: f"${{unset:{json.dumps(value)}}}" for key, value in plain.items()}
 
 
 def _put_above(known: Any, written: Any) -> Any:

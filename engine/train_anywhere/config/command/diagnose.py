@@ -66,21 +66,17 @@ def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> 
         stray = tuple(f"'{group}' is not a key" for group in list_groups() if group not in KEYS)
         known = [p for p in known if not p.startswith(stray)]
     found = [*known, *(p for p in problems if not any(p in k for k in known))]
-    found = [_with_choice(_with_file(problem, arguments)) for problem in found]
+    found = [_with_files(problem, arguments) for problem in found]
     return ConfigError(*(list(dict.fromkeys(found)) or [error_sentence(first) or str(first).strip()]))
 
 
-def _with_file(problem: str, arguments: Sequence[str]) -> str:
-    """If the problem is a missing key, add the choice file of its section to the message."""
+def _with_files(problem: str, arguments: Sequence[str]) -> str:
+    """Add the choice file that lacks a key, the choices of the group that have it, or the one with its name, to the message."""
     section, missing, _ = problem.removeprefix("'").partition("' is missing")
     group = section.partition(".")[0]
     chosen = [text.partition("=")[2] for text in arguments if text.startswith(f"{group}=")]
-    file = choice_file(group, chosen[-1]) if missing and chosen else CONFIGS
-    return f"{problem.removesuffix('.')} ({file} does not have it)." if file.is_file() else problem
-
-
-def _with_choice(problem: str) -> str:
-    """If other choices of the group have the key, or one has its name, add them to the message."""
+    if missing and chosen and (file := choice_file(group, chosen[-1])).is_file():
+        return f"{problem.removesuffix('.')} ({file} does not have it)."
     if found := re.match(r"'(\w+)\.([\w.]+)' is not an? (key|argument) of [^;?]*$", problem):
         files = choice_files(found[1]).values()
         having = [f.stem for f in files if found[2] in dict(lines_with_keys(f.read_text("utf-8-sig")))]
@@ -109,18 +105,16 @@ def _all_problems(arguments: Sequence[str], sweep: bool, cached_compose: Compose
     try:
         tree = cached_compose(_first_choices(choice_overrides))
     except Exception as error:
-        if not is_configuration_error(error):
-            raise
-        return problems or file_problems(CONFIGS, KEYS, error) or [error_sentence(error) or repr(error)]
+        return problems or file_problems(CONFIGS, KEYS, error) or _problems_of(error)
     complete = all(isinstance(tree.get(key), dict) for key in KEYS & known_groups.keys())
     if not complete and (broken := file_problems(CONFIGS, KEYS)):
         return problems + broken
     valid = list(choice_overrides)
     for text, key, override in key_overrides:
         adds_or_deletes = override.is_add() or override.is_force_add() or override.is_delete()
-        if problem := _list_problem(key, override.value(), tree):
+        if problem := _key_problem(key, override.value(), tree, [] if adds_or_deletes else [*known_groups]):
             problems.append(problem)
-        elif adds_or_deletes or _check_key(key, tree, known_groups, problems):
+        else:
             valid.append(text)
     return problems + _schema_problems(_first_choices(valid), cached_compose)
 
@@ -205,31 +199,27 @@ def _check_file(group: str, choice: Any, choices: list[str], problems: list[str]
         problems.append(problem)
 
 
-def _check_key(
-    key: str, tree: dict[str, Any], known_groups: dict[str, list[str]], problems: list[str]
-) -> bool:
+def _key_problem(key: str, value: Any, tree: dict[str, Any], groups: list[str]) -> str:
+    """Return what is wrong with a key: it is unknown, or a list is typed as a section, or the reverse. "" for others.
+
+    Without `groups`, which may be meant, it may be new.
+    """
     section: Any = tree
-    for depth, part in enumerate(key.split(".")):
+    parts = key.split(".")
+    for depth, part in enumerate([*parts, None]):
+        above = ".".join(parts[:depth])
+        if isinstance(section, list) and (part is not None or isinstance(value, dict)):
+            return f"{above} is a list, not a section of keys; type it as a whole: {above}=[...]."
+        if part is None:
+            break
         if not isinstance(section, dict) or part not in section:
-            here = list(section) if isinstance(section, dict) else []
-            here += [] if depth else [g for g in known_groups if g not in here]
-            hint = did_you_mean(part, here, ".".join(key.split(".")[:depth]))
-            problems.append(with_keys_meant(unknown_key(key, hint), tree))
-            return False
+            known = [*section] if isinstance(section, dict) else []
+            known += [] if depth else [group for group in groups if group not in known]
+            hint = did_you_mean(part, known, above)
+            return with_keys_meant(unknown_key(key, hint), tree) if groups else ""
         section = section[part]
-    return True
-
-
-def _list_problem(key: str, value: Any, tree: dict[str, Any]) -> str:
-    """Return a sentence for a section in place of a list, or the reverse. "" for others."""
-    section: Any = tree
-    known, parts = "", key.split(".")
-    while parts and isinstance(section, dict):
-        known, section = f"{known}.{parts[0]}".lstrip("."), section.get(parts.pop(0))
-    if isinstance(section, list) and (parts or isinstance(value, dict)):
-        return f"{known} is a list, not a section of keys; type it as a whole: {known}=[...]."
     if isinstance(section, dict) and isinstance(value, list):
-        return f"{known} is a section of keys, not a list; type {known}={{key: value}}."
+        return f"{key} is a section of keys, not a list; type {key}={{key: value}}."
     return ""
 
 
@@ -267,7 +257,11 @@ def _schema_problems(overrides: tuple[str, ...], cached_compose: Compose) -> lis
     """
     found: list[str] = []
     while True:
-        new = [p for p in _load_problems(overrides, cached_compose) if p not in found]
+        try:
+            load(cached_compose(overrides))
+            return found
+        except Exception as error:
+            new = [problem for problem in _problems_of(error) if problem not in found]
         named = [o for o in overrides if any(p.startswith(o.split("=")[0] + "=") for p in new)]
         found += new
         overrides = tuple(o for o in overrides if o not in named)
@@ -275,16 +269,13 @@ def _schema_problems(overrides: tuple[str, ...], cached_compose: Compose) -> lis
             return found
 
 
-def _load_problems(overrides: tuple[str, ...], cached_compose: Compose) -> list[str]:
-    try:
-        load(cached_compose(overrides))
-    except ConfigError as error:
+def _problems_of(error: Exception) -> list[str]:
+    """Return the problems of a refusal. Raises the error itself if it is a bug."""
+    if isinstance(error, ConfigError):
         return error.problems
-    except Exception as error:
-        if not is_configuration_error(error):
-            raise
-        return [error_sentence(error) or repr(error)]
-    return []
+    if not is_configuration_error(error):
+        raise error
+    return [error_sentence(error) or repr(error)]
 
 
 def explain_refusal(error: Exception, overrides: Sequence[str], sweep: bool = True) -> str | None:
@@ -307,7 +298,12 @@ def is_configuration_error(error: Exception) -> bool:
 
     if isinstance(error, (HydraException, OmegaConfBaseException, yaml.YAMLError, ArgumentError)):
         return True
-    return not isinstance(error, (ProjectError, OSError)) and raising_package(error) in COMPOSING
+    if isinstance(error, (ProjectError, OSError)):
+        return False
+    files = [Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__)]
+    if not isinstance(error, (RecursionError, UnicodeError)):  # which their callers cause
+        files = files[-1:]
+    return any({*COMPOSING} & {*file} or file[-2:] == ("logging", "config.py") for file in files)
 
 
 def error_sentence(error: Exception) -> str | None:
@@ -323,16 +319,11 @@ def error_sentence(error: Exception) -> str | None:
     if isinstance(error, (UnicodeError, JSONDecodeError)):
         return f"{error} ({error_location(error)})."
     if isinstance(error, RecursionError) and of_configuration:
-        return _recursion_sentence(error)
+        names = [Path(f.filename).name for f in traceback.extract_tb(error.__traceback__)]
+        if names.count("defaults_list.py") > len(names) // 4:  # otherwise Hydra only reads a file of the list
+            return "the configuration includes itself: look for a file whose `defaults` name that file."
+        return "a value of the configuration has too many nested brackets."
     return hydra_sentence(error) if of_configuration else None
-
-
-def _recursion_sentence(error: RecursionError) -> str:
-    """Return the cause of a recursion in Hydra's defaults or in a value."""
-    names = [Path(f.filename).name for f in traceback.extract_tb(error.__traceback__)]
-    if names.count("defaults_list.py") > len(names) // 4:  # otherwise Hydra only reads a file of the list
-        return "the configuration includes itself: look for a file whose `defaults` name that file."
-    return "a value of the configuration has too many nested brackets."
 
 
 def hydra_sentence(error: BaseException, above: tuple[BaseException, ...] = ()) -> str:
@@ -346,18 +337,6 @@ def hydra_sentence(error: BaseException, above: tuple[BaseException, ...] = ()) 
         message = f"{message}{': ' if message else ''}{hydra_sentence(cause, (*above, error))}"
     start = f"{key}: " if key and key not in message else ""
     return f"{start}{message or type(error).__name__}"
-
-
-def raising_package(error: BaseException) -> str:
-    """Return the package in `COMPOSING` that raised the error, or called what did."""
-    frames = traceback.extract_tb(error.__traceback__)
-    names = [p for f in frames for p in Path(f.filename).parts if p in COMPOSING]
-    if isinstance(error, (RecursionError, UnicodeError)):
-        return names[-1] if names else ""
-    parts = Path(frames[-1].filename).parts if frames else ()
-    if parts[-2:] == ("logging", "config.py"):  # `hydra.job_logging`
-        return "hydra"
-    return next((p for p in parts if p in COMPOSING), "")
 
 
 def error_location(error: BaseException) -> str:

@@ -1,7 +1,7 @@
 """Load and check the members of one command: a single run, or all runs of a sweep."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +75,20 @@ def refuse_mixed_members(trees: Sequence[Tree], submitted: bool) -> None:
             f"give each a command of its own ({commands})."
         )
     else:
-        problems += _scheduler_problems(trees[0]["cluster"], len(trees) > 1, submitted)
+        name, scheduler = (
+            clusters[0],
+            trees[0]["cluster"].get("scheduler"),
+        )  # the command line may replace the launcher
+        if submitted and scheduler == "none":
+            problems.append(
+                f"cluster.scheduler=none: cluster={name} has no scheduler to submit to; to train here use cluster=local."
+            )
+        if not submitted and scheduler not in ("none", None):  # the schema reports a missing key
+            what = f"a sweep over cluster={name}" if len(trees) > 1 else f"cluster={name}"
+            problems.append(
+                f"{what} would train here instead of submitting to {scheduler}: give cluster={name} as a plain value and "
+                "leave hydra/launcher= out."
+            )
     if problems:
         raise ConfigError(*problems)
 
@@ -87,16 +100,3 @@ def refuse_alone(tree: Tree) -> None:
             raise ConfigError(
                 f"cluster.{name}={value} is for the members of a sweep, and this is one run; give several values with -m, or leave it out."
             )
-
-
-def _scheduler_problems(cluster: Mapping[str, Any], many: bool, submitted: bool) -> Iterator[str]:
-    """Check that the launcher fits the cluster, since the command line may replace it."""
-    name, scheduler = cluster.get("name"), cluster.get("scheduler")
-    if submitted and scheduler == "none":
-        yield f"cluster.scheduler=none: cluster={name} has no scheduler to submit to; to train here use cluster=local."
-    if not submitted and scheduler not in ("none", None):  # the schema reports a missing key
-        what = f"a sweep over cluster={name}" if many else f"cluster={name}"
-        yield (
-            f"{what} would train here instead of submitting to {scheduler}: give cluster={name} as a plain value and "
-            "leave hydra/launcher= out."
-        )

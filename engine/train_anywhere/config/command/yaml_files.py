@@ -1,14 +1,14 @@
 """Report what is wrong with a YAML file, with its name and line."""
 
 import dataclasses
-import io
 import re
 import stat
 import typing
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TextIO
 
 import yaml
@@ -21,21 +21,11 @@ from train_anywhere.errors import ConfigError, ProjectError
 HEADER = "# @package _global_"
 """First line of a file whose keys are top-level keys instead of keys of its group."""
 
-MAX_VALUES = 100_000
-"""The most values in a file: aliases of aliases can stand for so many that composing never ends."""
-
 ODD_NUMBER = re.compile(
-    r"[-+]?(0[0-7_]+|0x[0-9a-fA-F_]+|0b[01_]+|[1-9][0-9_]*(:[0-5]?[0-9])+|[0-9][0-9_]*(:[0-5]?[0-9])+\.[0-9_]*)"
+    r"[-+]?(0[0-7_]+|0x[0-9a-fA-F_]+|0b[01_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?|[0-9_]{4000,})"
 )
-"""Numbers of YAML 1.1 in base 8, 16, 2 and 60, which the command line reads as strings: https://yaml.org/type/int.html"""
-
-MAY_BE_ODD = re.compile(
-    r"(?m)^[^#\n]*[\s\[,{]([-+]?(0[0-9xb_]|[0-9][0-9_]*:[0-9]|[0-9][0-9.]*([_eE]|0\b))|\+[0-9]|[0-9]{4000})"
-)
-"""Matches files that may have such a number, or one that is not written as Python writes it."""
-
-MAX_DIGITS = 4000
-"""The most digits of a number: Python refuses 300 more."""
+"""Numbers of YAML 1.1 in base 8, 16, 2 and 60, such as the time 30:00, and those of more digits than Python reads: they are strings, as
+on the command line. https://yaml.org/type/int.html"""
 
 WORDS = {"found character '\\t'": "a tab can't indent; use spaces"}
 """Clearer replacements for messages of PyYAML."""
@@ -46,10 +36,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
     Raises ConfigError: the file can't be read or holds no keys; the message names file and line.
     """
-    from omegaconf._utils import get_yaml_loader  # refuses duplicate keys
-
     try:
-        tree = yaml.load(as_typed(read_text(path), str(path)), Loader=get_yaml_loader())
+        tree = parse(read_text(path))
     except yaml.YAMLError as error:
         raise ConfigError(yaml_sentence(error, str(path))) from error
     if not isinstance(tree, dict):
@@ -91,73 +79,40 @@ def refuse_unusable_files(folder: Path) -> None:
             mode = path.stat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise ProjectError(f"{path} is a pipe or device: put a YAML file in its place, or delete it.")
+
+
+def read_as_typed() -> None:
+    """Let Hydra read files by `parse`, and without their byte order marks, which hide the line `HEADER` from it."""
     from hydra._internal.core_plugins import file_config_source
 
-    # so that Hydra skips byte order marks, which hide the line `HEADER` from it, and refuses endless aliases
-    file_config_source.open = open_yaml  # type: ignore[attr-defined]
+    file_config_source.open = lambda path, encoding: open(path, encoding="utf-8-sig")  # type: ignore[attr-defined]  # noqa: SIM115
+    file_config_source.OmegaConf = SimpleNamespace(load=_load)  # type: ignore[misc, assignment]
 
 
-def is_too_large(text: str | bytes) -> bool:
-    """Return whether some YAML has more than `MAX_VALUES` values after each alias is replaced."""
-    sizes: dict[int, int] = {}
+def _load(file: TextIO) -> Any:
+    from omegaconf import OmegaConf
 
-    def size(node: Any) -> int:
-        if id(node) not in sizes:
-            sizes[id(node)] = 1  # for an alias inside its own value
-            inner = node.value if isinstance(node, yaml.CollectionNode) else []
-            sizes[id(node)] += sum(
-                size(n) for entry in inner for n in (entry if isinstance(entry, tuple) else [entry])
-            )
-        return sizes[id(node)]
-
-    try:
-        return size(yaml.compose(text, Loader=yaml.SafeLoader)) > MAX_VALUES
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return False  # reading it gives a better message
+    tree = parse(file)
+    if not isinstance(tree, dict | list | None):
+        raise yaml.YAMLError(f"{file.name} has no keys")
+    return OmegaConf.create({} if tree is None else tree)
 
 
-def open_yaml(path: str, encoding: str = "utf-8") -> TextIO:
-    """Open a YAML file without its byte order mark. Raises YAMLError for endless aliases."""
-    file = open(path, encoding="utf-8-sig")  # noqa: SIM115
-    text = file.read()
-    if "*" in text and is_too_large(text):
-        file.close()
-        problem = f"its aliases (*name) stand for more than {MAX_VALUES:,} values"
-        raise yaml.MarkedYAMLError(problem=problem, problem_mark=yaml.Mark(path, 0, 0, 0, "", 0))
-    file.seek(0)
-    if not MAY_BE_ODD.search(text):
-        return file
-    file.close()
-    typed = io.StringIO(as_typed(text, path))
-    typed.name = path  # type: ignore[misc]  # for PyYAML's messages
-    return typed
+def parse(text: str | TextIO) -> Any:
+    """Return the content of some YAML, with values as on the command line. Raises YAMLError, also for a key that occurs twice."""
+    from omegaconf._utils import get_yaml_loader
 
+    class Loader(get_yaml_loader()):  # type: ignore[misc]
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            for key, value in node.value:
+                for one in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    odd = isinstance(one, yaml.ScalarNode) and one.style is None
+                    if odd and (ODD_NUMBER.fullmatch(one.value) or is_changed(str(key.value), one.value)):
+                        one.tag = self.DEFAULT_SCALAR_TAG
+            found: dict[Any, Any] = super().construct_mapping(node, deep)
+            return found
 
-def as_typed(text: str, path: str) -> str:
-    """Return YAML with quotes around numbers for keys with strings, such as `name: 1_000`.
-
-    Raises YAMLError: a number is in base 60, such as the time 30:00, or in base 8, 16 or 2.
-    """
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader) if MAY_BE_ODD.search(text) else None
-    except (yaml.YAMLError, ValueError, RecursionError):
-        root = None  # reading it gives a better message
-    lines = text.splitlines(keepends=True)
-    for key, node in reversed([*_plain_values(root, "")] if root else []):
-        value, line, column = node.value, node.start_mark.line, node.start_mark.column
-        if ODD_NUMBER.fullmatch(value):
-            number, quoted = yaml.safe_load(value), f'write it with quotes, "{value}"'
-            problem = f"{key}={value} is a number in base 60 in YAML: {quoted}"
-            if ":" not in value:
-                problem = f"{key}={value} is the number {number} in YAML: type {number}, or {quoted}"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=yaml.Mark(path, 0, line, 0, "", 0))
-        if len(value) > MAX_DIGITS and re.fullmatch(r"[-+]?[0-9_]+", value):
-            problem = f"{key} is a number of {len(value):,} digits; use one of at most {MAX_DIGITS:,}"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=yaml.Mark(path, 0, line, 0, "", 0))
-        if is_changed(key, value):
-            before, after = lines[line][:column], lines[line][column + len(value) :]
-            lines[line] = f'{before}"{value}"{after}'
-    return "".join(lines)
+    return yaml.load(text, Loader=Loader)
 
 
 def is_changed(key: str, value: str) -> bool:
@@ -167,18 +122,6 @@ def is_changed(key: str, value: str) -> bool:
     with suppress(ValueError):
         return str(float(value) if re.search(r"[.eE]", value) else int(value)) != value
     return False
-
-
-def _plain_values(node: yaml.Node, key: str) -> Iterator[tuple[str, yaml.ScalarNode]]:
-    """Yield each value without quotes and tag, with its dotted key."""
-    if isinstance(node, yaml.MappingNode):
-        for name, value in node.value:
-            yield from _plain_values(value, f"{key}.{name.value}" if key else str(name.value))
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            yield from _plain_values(value, key)
-    elif isinstance(node, yaml.ScalarNode) and node.style is None:
-        yield key, node
 
 
 @cache

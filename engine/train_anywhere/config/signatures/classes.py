@@ -1,12 +1,15 @@
 """Read the constructor of a class, through bases and `**kwargs`, and its literal attributes."""
 
 import ast
-from collections.abc import Iterator, Mapping
+import dataclasses
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+from train_anywhere.config.signatures import names
 from train_anywhere.config.signatures.definition import NO_DEFAULT, Parameter
-from train_anywhere.config.signatures.names import EMPTY_BASES, FunctionNode, Mro, Names, SourcePlace
+from train_anywhere.config.signatures.names import EMPTY_BASES, FunctionNode, Mro, SourceClass
 from train_anywhere.config.signatures.parameters import (
     ANY_SIGNATURE,
     NEUTRAL_DECORATORS,
@@ -30,158 +33,109 @@ class Forwarding(NamedTuple):
         closed: whether the rest is only forwarded or refused.
     """
 
-    popped: tuple[str, ...] = ()
+    popped: Sequence[str] = ()
     call: ast.Call | None = None
     base: ast.expr | None = None
     closed: bool = False
 
 
-def read_forwarding(node: FunctionNode) -> Forwarding:
-    """Return the uses of a constructor's `**kwargs`. `closed` is false for other uses."""
-    kwarg = node.args.kwarg
-    if kwarg is None:
-        return Forwarding(closed=True)
-    uses = list(_uses(node.body, kwarg.arg))
-    calls = [use for use in uses if isinstance(use, ast.Call) and _passes_rest(use, kwarg.arg)]
-    popped = tuple(use for use in uses if isinstance(use, str))
-    if "" in popped or len(calls) > 1:
-        return Forwarding()
-    refused = any(isinstance(use, ast.If) for use in uses)
-    # super() of super().__init__(...), and Base of Base.__init__(self, ...)
+def read_forwarding(node: FunctionNode, name: str) -> Forwarding:
+    """Return the uses of a constructor's `**name`. `closed` is false for other uses."""
+    inside = [inner for statement in node.body for inner in ast.walk(statement)]
+    uses = {use for use in inside if isinstance(use, ast.Name) and use.id == name}
+    popped, calls, refused = [], [], False
+    for inner in inside:
+        match inner:
+            case ast.Raise():
+                uses -= {*ast.walk(inner)}
+            case ast.If(test=test) if _refuses(inner, name):
+                refused, uses = True, uses - {*ast.walk(test)}
+            case ast.Call(
+                func=ast.Attribute(value=use, attr="pop" | "get"), args=[ast.Constant(value=str(key)), *_]
+            ):
+                popped += [key] if use in uses else []
+                uses -= {use}
+            case ast.Compare(left=ast.Constant(value=str(key)), comparators=[use]):
+                popped += [key] if use in uses else []
+                uses -= {use}
+            case ast.Call() if given := {k.value for k in inner.keywords if not k.arg} & uses:
+                calls.append(inner)
+                uses -= given
     function = calls[0].func if calls else None
+    # super() of super().__init__(...), and Base of Base.__init__(self, ...)
     base = function.value if isinstance(function, ast.Attribute) and function.attr == "__init__" else None
-    if calls and base is None:
+    if uses or len(calls) > 1 or (calls and base is None):
         return Forwarding()
     after = None if isinstance(base, ast.Call) else base
     return Forwarding(popped, calls[0] if calls else None, after, bool(calls) or refused)
 
 
-def _passes_rest(call: ast.Call, name: str) -> bool:
-    """Return whether the call has an argument `**name`."""
-    return any(_is_rest(keyword, name) for keyword in call.keywords)
-
-
-def _uses(body: list[ast.stmt], name: str) -> Iterator[ast.Call | ast.If | str]:
-    """Yield each use of the name: a call, a test that refuses the rest, a key, or ""."""
-
-    def walk(node: ast.AST) -> Iterator[ast.Call | ast.If | str]:
-        match node:
-            case ast.Raise():
-                return
-            case ast.If() if _refuses(node, name):
-                yield node
-            case ast.Name(id=used) if used == name:
-                yield ""
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=used), attr="pop" | "get")) if used == name:
-                yield _key(node.args[0] if node.args else None)
-                for other in node.args[1:]:
-                    yield from walk(other)
-            case ast.Compare(comparators=[ast.Name(id=used)]) if used == name:
-                yield _key(node.left)
-            case ast.Call() if _passes_rest(node, name):
-                yield node
-                for child in ast.iter_child_nodes(node):
-                    if not (isinstance(child, ast.keyword) and _is_rest(child, name)):
-                        yield from walk(child)
-            case _:
-                for child in ast.iter_child_nodes(node):
-                    yield from walk(child)
-
-    for statement in body:
-        yield from walk(statement)
-
-
-def _key(node: ast.expr | None) -> str:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-
-
-def _is_rest(keyword: ast.keyword, name: str) -> bool:
-    return keyword.arg is None and isinstance(keyword.value, ast.Name) and keyword.value.id == name
-
-
 def _refuses(node: ast.If, name: str) -> bool:
     """Return whether the statement is `if kwargs: raise ...`, or the same with `len()`."""
-    test = ast.unparse(node.test)
-    return test in (name, f"len({name})", f"len({name}) > 0", f"len({name}) != 0", f"bool({name})") and any(
-        isinstance(statement, ast.Raise) for statement in node.body
-    )
+    tests = (name, f"len({name})", f"len({name}) > 0", f"len({name}) != 0", f"bool({name})")
+    return ast.unparse(node.test) in tests and any(isinstance(one, ast.Raise) for one in node.body)
 
 
-class _Field(NamedTuple):
-    """A field that may be only `by_name`, and may be an argument of the constructor."""
-
-    parameter: Parameter
-    by_name: bool
-    accepted: bool
-
-
-def dataclass_signature(names: Names, mro: Mro) -> Signature | None:
+def dataclass_signature(mro: Mro) -> Signature | None:
     """Return the constructor that `@dataclass` generates. None if it generates none."""
-    first = mro[0]
-    decorator = _decorator(first) if isinstance(first, SourcePlace) else None
-    if decorator is None or _option(decorator, "init") is False:
+    found = {base: call for base in mro if isinstance(base, SourceClass) and (call := _decorator(base))}
+    if mro[0] not in found or _options(found[mro[0]]).get("init") is False:
         return None
-    fields: dict[str, _Field] = {}
-    certain = True
-    for base in reversed(mro):
-        if isinstance(base, str):
-            certain = certain and base.startswith(("typing.", "abc."))
-        elif found := _decorator(base):
-            function = found.func if isinstance(found, ast.Call) else found
-            certain = certain and names.imported_name(base.module, function) == "dataclasses.dataclass"
-            fields.update(
-                (f.parameter.name, f) for f in _fields(names, base, _option(found, "kw_only") is True)
+    made: type = object
+    try:
+        for base, call in reversed(found.items()):
+            made = dataclasses.make_dataclass(
+                "Made", _fields(base), bases=(made,), kw_only=_options(call).get("kw_only") is True
             )
-    ordered = sorted(fields.values(), key=lambda field: field.by_name)  # a stable sort, as dataclasses do
-    return Signature({f.parameter.name: f.parameter for f in ordered if f.accepted}, not certain)
+    except (TypeError, ValueError):  # Python refuses it
+        return ANY_SIGNATURE
+    parameters = {}
+    for name, field in inspect.signature(made).parameters.items():
+        hint = read_hint(*field.annotation)
+        default = field.default[0] if isinstance(field.default, tuple) else NO_DEFAULT
+        parameters[name] = make_parameter(name, field.default is field.empty, hint, default)
+    functions = [
+        (base.module, call.func if isinstance(call, ast.Call) else call) for base, call in found.items()
+    ]
+    own = all(names.imported_name(*function) == "dataclasses.dataclass" for function in functions)
+    known = all(isinstance(base, SourceClass) or base.startswith(("typing.", "abc.")) for base in mro)
+    return Signature(parameters, not (own and known))
 
 
-def field_default(node: ast.expr | None) -> ast.expr | None:
-    """Return the default, 3, in `x: int = 3` and in `x: int = field(default=3)`."""
-    if isinstance(node, ast.Call) and decorator_names([node]) == ["field"]:
-        return next((k.value for k in node.keywords if k.arg == "default"), None)
-    return node
-
-
-def _decorator(place: SourcePlace) -> ast.expr | None:
+def _decorator(place: SourceClass) -> ast.expr | None:
     nodes = place.node.decorator_list
     return next((node for node in nodes if decorator_names([node]) == ["dataclass"]), None)
 
 
-def _option(call: ast.expr, name: str) -> object:
-    """Return the literal value of a keyword of `@dataclass(...)` or `field(...)`."""
-    keywords = call.keywords if isinstance(call, ast.Call) else []
-    return next((literal(k.value) for k in keywords if k.arg == name), NO_DEFAULT)
+def _options(call: ast.expr) -> dict[str | None, Any]:
+    """Return the literal values of the keywords of `@dataclass(...)` or `field(...)`."""
+    return {k.arg: literal(k.value) for k in call.keywords} if isinstance(call, ast.Call) else {}
 
 
-def _fields(names: Names, place: SourcePlace, by_name: bool) -> Iterator[_Field]:
-    assert isinstance(place.node, ast.ClassDef)
+def _fields(place: SourceClass) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the fields of a class body for `make_dataclass`, with the annotation's source as the type and `(default,)`."""
     for node in place.node.body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
-        outer = node.annotation.value if isinstance(node.annotation, ast.Subscript) else node.annotation
+        annotation = node.annotation
+        outer = annotation.value if isinstance(annotation, ast.Subscript) else annotation
         kind = _last_name(outer)
-        if kind == "KW_ONLY":
-            by_name = True
-        elif kind != "ClassVar":
-            annotation = node.annotation
-            if kind == "InitVar" and isinstance(annotation, ast.Subscript):
-                annotation = annotation.slice
-            yield _field(names, place, node.target.id, annotation, node.value, by_name)
-
-
-def _field(
-    names: Names, place: SourcePlace, name: str, annotation: ast.expr, value: ast.expr | None, by_name: bool
-) -> _Field:
-    accepted = True
-    required = value is None
-    if isinstance(value, ast.Call) and decorator_names([value]) == ["field"]:
-        required = not {"default", "default_factory"} & {k.arg for k in value.keywords}
-        accepted = _option(value, "init") is not False
-        own = _option(value, "kw_only")
-        by_name = own if isinstance(own, bool) else by_name
-    hint = read_hint(names, place.module, annotation)
-    return _Field(make_parameter(name, required, hint, literal(field_default(value))), by_name, accepted)
+        if kind == "InitVar" and isinstance(annotation, ast.Subscript):
+            annotation = annotation.slice
+        hint: Any = {"KW_ONLY": dataclasses.KW_ONLY, "ClassVar": ClassVar}.get(
+            kind, (place.module, annotation)
+        )
+        field = dataclasses.field(default=(literal(node.value),)) if node.value else dataclasses.field()
+        if node.value and decorator_names([node.value]) == ["field"]:
+            options = _options(node.value)
+            arguments: dict[str, Any] = {}
+            if {"default", "default_factory"} & options.keys():
+                arguments["default"] = (options.get("default", NO_DEFAULT),)
+            arguments |= {
+                str(k): v for k, v in options.items() if k in ("init", "kw_only") and isinstance(v, bool)
+            }
+            field = dataclasses.field(**arguments)
+        yield node.target.id, hint, field
 
 
 def _last_name(node: ast.expr) -> str:
@@ -197,34 +151,33 @@ CLASS_DECORATORS = {
 """Class decorators, by their last name, that do not change the constructor."""
 
 
-def constructor_signature(names: Names, place: SourcePlace) -> Signature:
+def constructor_signature(place: SourceClass) -> Signature:
     """Return the parameters of a call of the class.
 
     Raises TargetError: a file of the project with a base class is not valid Python.
     """
     mro = names.mro(place)
-    found = _find_constructor(names, mro, {"__init__", "__new__"})
-    scopes = [
-        names.scope(b.node) for b in mro if isinstance(b, SourcePlace) and isinstance(b.node, ast.ClassDef)
-    ]
+    found = _find_constructor(mro, {"__init__", "__new__"})
+    scopes = [names.scope(base.node) for base in mro if isinstance(base, SourceClass)]
     # a base may generate constructors in `__init_subclass__`, as some libraries do
     if "__init__" not in scopes[0] and any("__init_subclass__" in scope for scope in scopes[1:]):
         return Signature(_make_optional(found.parameters), True)
-    return Signature(found.parameters, True) if _has_metaclass_call(names, mro) else found
+    return Signature(found.parameters, True) if _has_metaclass_call(mro) else found
 
 
-def literal_attributes(names: Names, place: SourcePlace) -> dict[str, Any]:
+def literal_attributes(place: SourceClass) -> dict[str, Any]:
     """Return class attributes with a literal value, the nearest of each name."""
     found: dict[str, Any] = {}
-    for base in names.mro(place):
-        if isinstance(base, SourcePlace) and isinstance(base.node, ast.ClassDef):
-            own = {name: several[0].value for name, several in names.scope(base.node).items()}
-            values = {name: literal(field_default(value)) for name, value in own.items()}
-            found = values | found
+    for base in (base for base in names.mro(place) if isinstance(base, SourceClass)):
+        for name, several in names.scope(base.node).items():
+            value = several[0].value
+            if value and decorator_names([value]) == ["field"]:
+                found.setdefault(name, _options(value).get("default", NO_DEFAULT))
+            found.setdefault(name, literal(value))
     return {n: v for n, v in found.items() if v is not NO_DEFAULT and not n.startswith("__")}
 
 
-def _find_constructor(names: Names, mro: Mro, accepted: set[str]) -> Signature:
+def _find_constructor(mro: Mro, accepted: set[str]) -> Signature:
     """Return the first constructor in the MRO whose name is in `accepted`."""
     new: Signature | None = None
     for number, base in enumerate(mro):
@@ -232,35 +185,34 @@ def _find_constructor(names: Names, mro: Mro, accepted: set[str]) -> Signature:
             if base in EMPTY_BASES:
                 continue
             return new or ANY_SIGNATURE
-        assert isinstance(base.node, ast.ClassDef)
         scope = names.scope(base.node)
         for name in ("__init__", "__new__"):
             node = scope[name][0].node if name in scope else None
             if node is None or name not in accepted or (name == "__new__" and new):
                 continue
-            found = _full_signature(names, base, node, mro[number:])
+            found = _full_signature(base, node, mro[number:])
             if name == "__init__":
                 if new and (new.parameters or not new.takes_any):
                     return new  # the `__new__` of a nearer class gets the call first
                 certain = keeps_signature(base.node.decorator_list, CLASS_DECORATORS)
                 return found if certain else Signature(found.parameters, True)
             new = found
-        if generated := dataclass_signature(names, mro[number:]):
+        if generated := dataclass_signature(mro[number:]):
             return generated
         if not keeps_signature(base.node.decorator_list, CLASS_DECORATORS):
             return ANY_SIGNATURE
     return new or Signature({}, False)
 
 
-def _full_signature(names: Names, base: SourcePlace, node: ast.stmt, mro: Mro) -> Signature:
+def _full_signature(base: SourceClass, node: ast.stmt, mro: Mro) -> Signature:
     """Return a constructor's signature, with the parameters that its `**kwargs` reach."""
     if not isinstance(node, FunctionNode):
         return ANY_SIGNATURE
-    own = read_signature(names, base.module, node, bound=True)
+    own = read_signature(base.module, node, bound=True)
     neutral = keeps_signature(node.decorator_list, NEUTRAL_DECORATORS)
     if node.args.kwarg is None or node.name == "__new__" or not neutral:
         return own
-    given = read_forwarding(node)
+    given = read_forwarding(node, node.args.kwarg.arg)
     if not given.closed:
         return own
     parameters = dict(own.parameters)
@@ -268,25 +220,21 @@ def _full_signature(names: Names, base: SourcePlace, node: ast.stmt, mro: Mro) -
         parameters.setdefault(name, Parameter(name, False))
     if given.call is None:
         return Signature(parameters, False)
-    below = _next_constructor(names, base, given, mro)
+    below = _next_constructor(base, given, mro)
     for name, parameter in _remaining_parameters(given, below, node).items():
         parameters.setdefault(name, parameter)
     return Signature(parameters, below.takes_any)
 
 
-def _next_constructor(names: Names, base: SourcePlace, given: Forwarding, mro: Mro) -> Signature:
+def _next_constructor(base: SourceClass, given: Forwarding, mro: Mro) -> Signature:
     """Return the constructor that gets the rest of `**kwargs`."""
     if given.base is None:
-        return _find_constructor(names, mro[1:], {"__init__"})
+        return _find_constructor(mro[1:], {"__init__"})
     called = names.resolve(base.module, given.base)
-    if (
-        not isinstance(called, SourcePlace)
-        or not isinstance(called.node, ast.ClassDef)
-        or called.node is base.node
-    ):
+    if not isinstance(called, SourceClass) or called.node is base.node:
         return ANY_SIGNATURE
     at = next((i for i, other in enumerate(mro) if other == called), None)
-    return _find_constructor(names, names.mro(called) if at is None else mro[at:], {"__init__"})
+    return _find_constructor(names.mro(called) if at is None else mro[at:], {"__init__"})
 
 
 def _remaining_parameters(given: Forwarding, below: Signature, node: FunctionNode) -> dict[str, Parameter]:
@@ -308,14 +256,12 @@ def _make_optional(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
     return {name: replace(parameter, required=False) for name, parameter in parameters.items()}
 
 
-def _has_metaclass_call(names: Names, mro: Mro) -> bool:
+def _has_metaclass_call(mro: Mro) -> bool:
     """Return whether a metaclass may handle a call before the constructor."""
-    for base in mro:
-        if not isinstance(base, SourcePlace) or not isinstance(base.node, ast.ClassDef):
-            continue
+    for base in (base for base in mro if isinstance(base, SourceClass)):
         for value in (keyword.value for keyword in base.node.keywords if keyword.arg == "metaclass"):
             if names.imported_name(base.module, value) != "abc.ABCMeta":
                 meta = names.resolve(base.module, value)
-                if not isinstance(meta, SourcePlace) or names.find_attribute(meta, "__call__") is not None:
+                if not isinstance(meta, SourceClass) or names.find_attribute(meta, "__call__") is not None:
                     return True
     return False

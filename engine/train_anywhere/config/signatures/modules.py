@@ -7,10 +7,11 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from train_anywhere.config.signatures.definition import TargetError
 from train_anywhere.files import ROOT
@@ -20,6 +21,9 @@ Scope = dict[str, "list[Binding]"]
 
 Block = Sequence[ast.stmt]
 """The statements of a module, a class body or one branch."""
+
+When = Literal["always", "maybe", "types", "main"]
+"""Whether an import runs a block; the last two are for type checkers, and for the file as a program."""
 
 
 class Binding(NamedTuple):
@@ -40,27 +44,22 @@ class Binding(NamedTuple):
 def find_bindings(body: Block) -> Scope:
     """Return the bindings of all names, including those inside blocks."""
     scope: Scope = {}
-    for position, (name, node, source, branch, for_types) in enumerate(_walk(body, 0, False)):
-        alias = source if isinstance(source, ast.alias) else None
-        value = source if isinstance(source, ast.expr) else None
-        rank = (for_types, branch, isinstance(value, ast.Constant), -position)
-        scope.setdefault(name, []).append(Binding(node, alias, value, rank))
-    for bindings in scope.values():
-        bindings.sort(key=lambda binding: binding.rank)
+
+    def add(body: Block, branch: int, for_types: bool) -> None:
+        for node in body:
+            for name, source in _bound_names(node):
+                several = scope.setdefault(name, [])
+                alias = source if isinstance(source, ast.alias) else None
+                value = source if isinstance(source, ast.expr) else None
+                rank = (for_types, branch, isinstance(value, ast.Constant), -len(several))
+                several.append(Binding(node, alias, value, rank))
+            for block, later, when in blocks(node):
+                add(block, branch + later, for_types or when == "types")
+
+    add(body, 0, False)
+    for several in scope.values():
+        several.sort(key=lambda binding: binding.rank)
     return scope
-
-
-_Bound = tuple[str, ast.stmt, ast.alias | ast.expr | None, int, bool]
-"""Name, statement, import alias or assigned expression, branch number, and whether only type checkers read the statement."""
-
-
-def _walk(body: Block, branch: int, for_types: bool) -> Iterator[_Bound]:
-    """Yield the names that the statements and the blocks inside them bind, in source order."""
-    for node in body:
-        for name, source in _bound_names(node):
-            yield name, node, source, branch, for_types
-        for block, later, only_types in _blocks(node):
-            yield from _walk(block, branch + later, for_types or only_types)
 
 
 def _bound_names(node: ast.stmt) -> Iterator[tuple[str, ast.alias | ast.expr | None]]:
@@ -89,27 +88,31 @@ def _target_names(target: ast.expr) -> Iterable[str]:
     return (n.id for n in ast.walk(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
 
 
-def _blocks(node: ast.stmt) -> Iterator[tuple[Block, int, bool]]:
-    """Yield the blocks of a statement, each with its branch number and if it is for types."""
+def blocks(node: ast.stmt) -> Iterator[tuple[Block, int, When]]:
+    """Yield the blocks of a statement, each with its branch number and when it runs."""
     match node:
         case ast.If():
-            test = ast.unparse(node.test)
-            for_types = test.endswith("TYPE_CHECKING")
-            negated = for_types and test.startswith("not ")
-            yield node.body, 0, for_types and not negated
-            yield node.orelse, 1, negated
+            test = ast.unparse(node.test).replace('"', "'")
+            guard: When = "main" if "__name__" in test and "'__main__'" in test else "always"
+            first: When = "types" if test.endswith("TYPE_CHECKING") else guard
+            both: tuple[When, When] = (first, "always") if first != "always" else ("maybe", "maybe")
+            if first != "always" and (test.startswith("not ") or "!=" in test):
+                both = ("always", first)
+            yield node.body, 0, "always" if test == "True" else both[0]
+            yield node.orelse, 1, both[1]
         case ast.Try() | ast.TryStar():
-            yield node.body, 0, False
-            yield from ((handler.body, 1, False) for handler in node.handlers)
-            yield node.orelse, 0, False
-            yield node.finalbody, 0, False
+            yield node.body, 0, "always"
+            yield from ((handler.body, 1, "maybe") for handler in node.handlers)
+            yield node.orelse, 0, "maybe"
+            yield node.finalbody, 0, "always"
         case ast.For() | ast.AsyncFor() | ast.While():
-            yield node.body, 0, False
-            yield node.orelse, 0, False
+            conditional = isinstance(node, ast.While) and ast.unparse(node.test) != "True"
+            yield node.body, 0, "maybe" if conditional else "always"
+            yield node.orelse, 0, "maybe"
         case ast.With() | ast.AsyncWith():
-            yield node.body, 0, False
+            yield node.body, 0, "always"
         case ast.Match():
-            yield from ((case.body, number, False) for number, case in enumerate(node.cases))
+            yield from ((case.body, number, "maybe") for number, case in enumerate(node.cases))
 
 
 _DYNAMIC = re.compile(r"\b(?:globals|locals|vars)\(\)|sys\.modules\[|\bexec\(")
@@ -123,16 +126,21 @@ class SourceModule:
     """One module or package.
 
     Args:
-        folders: folders of its submodules; empty for a plain module.
+        modules: the modules of the same project and environment.
         in_project: whether it belongs to the project, so that the user can fix its faults.
-        readable: whether its names can be read: not for a compiled module, but for a folder without `__init__.py`.
+
+    Attributes:
+        file: its source, if it can be read.
+        folders: folders of its submodules; empty for a plain module.
     """
 
-    def __init__(
-        self, name: str, file: Path | None, folders: Sequence[str], in_project: bool, readable: bool = True
-    ) -> None:
-        self.name, self.file, self.folders = name, file, folders
-        self.in_project, self._readable = in_project, readable
+    def __init__(self, modules: "Modules", name: str, spec: ModuleSpec, in_project: bool) -> None:
+        self.modules, self.name, self.in_project = modules, name, in_project
+        self.folders = list(spec.submodule_search_locations or ())
+        python = spec.has_location and spec.origin and spec.origin.endswith(".py")
+        self.file = Path(spec.origin) if python and spec.origin else None
+        # not a compiled module, but a folder without __init__.py
+        self._readable = bool(self.file) or (not spec.origin and bool(self.folders))
 
     @cached_property
     def text(self) -> str | None:
@@ -177,15 +185,16 @@ class SourceModule:
 
     @cached_property
     def scope(self) -> Scope:
-        """The names of the module, without those of `from x import *`."""
+        """The names of the module, without those of `from x import *`, which is `*`."""
         return find_bindings(self.tree.body) if self.tree else {}
 
     @cached_property
     def stars(self) -> list[str]:
         """Dotted names of the modules in `from x import *`, the last one first."""
-        bound = _walk(self.tree.body, 0, False) if self.tree else ()
-        nodes = [node for name, node, *_ in bound if name == "*" and isinstance(node, ast.ImportFrom)]
-        return [origin for node in reversed(nodes) if (origin := self.origin_of(node))]
+        nodes = [
+            binding.node for binding in self.scope.get("*", ()) if isinstance(binding.node, ast.ImportFrom)
+        ]
+        return [origin for node in nodes if (origin := self.origin_of(node))]
 
     @cached_property
     def declared_exports(self) -> frozenset[str] | None:
@@ -248,11 +257,11 @@ class Modules:
     def _top(self, name: str) -> SourceModule | None:
         spec = _find_spec(name, self._roots)
         if spec and spec.origin:
-            return _module(name, spec, True)
+            return SourceModule(self, name, spec, True)
         spec = _find_spec(name, [*self._roots, *_environment()]) or next(_other_finders(name), None)
         if spec is None and name in OTHER_NAMES:
             return self.find(OTHER_NAMES[name])
-        return _module(name, spec, False) if spec else None
+        return SourceModule(self, name, spec, False) if spec else None
 
     def _below(self, above: str, last: str) -> SourceModule | None:
         package = self.find(above)
@@ -261,7 +270,9 @@ class Modules:
         spec = _find_spec(last, package.folders)
         # a folder without __init__.py may belong to the project
         in_project = package.in_project or not package.file
-        return _module(f"{above}.{last}", spec, in_project and self._inside(spec)) if spec else None
+        return (
+            SourceModule(self, f"{above}.{last}", spec, in_project and self._inside(spec)) if spec else None
+        )
 
     def _inside(self, spec: ModuleSpec) -> bool:
         """Return whether a file is below the project, and not in an environment inside it."""
@@ -282,14 +293,9 @@ def _find_spec(last: str, folders: Sequence[str]) -> ModuleSpec | None:
 def _other_finders(name: str) -> Iterator[ModuleSpec]:
     """Yield the specs of editable installs and built-in modules."""
     for finder in sys.meta_path:
-        if finder is PathFinder or not hasattr(finder, "find_spec"):
-            continue
-        try:
-            spec = finder.find_spec(name, None)
-        except Exception:  # a finder of another package may fail: it has found nothing
-            continue
-        if spec is not None:
-            yield spec
+        with suppress(Exception):  # a finder of another package may fail: it has found nothing
+            if finder is not PathFinder and (spec := finder.find_spec(name, None)):
+                yield spec
 
 
 def _environment() -> list[str]:
@@ -297,12 +303,3 @@ def _environment() -> list[str]:
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     skipped = {"", str(ROOT / "src"), str(Path(main).resolve().parent) if main else ""}
     return [entry for entry in sys.path if entry not in skipped]
-
-
-def _module(name: str, spec: ModuleSpec, in_project: bool) -> SourceModule:
-    folders = list(spec.submodule_search_locations or ())
-    origin = spec.origin if spec.has_location else None
-    source = Path(origin) if origin and origin.endswith(".py") else None
-    return SourceModule(
-        name, source, folders, in_project, readable=source is not None or (not spec.origin and bool(folders))
-    )

@@ -13,7 +13,6 @@ from typing import Any
 
 import yaml
 
-from train_anywhere.config.command.yaml_files import is_too_large
 from train_anywhere.config.keys import flatten
 from train_anywhere.config.load import load, to_tree
 from train_anywhere.config.schema import Config
@@ -50,7 +49,7 @@ def read_frozen(run: RunDir) -> dict[str, Any]:
     """Return the configuration in config.yaml. Raises CheckpointError if it is damaged."""
     try:
         text = read_text(run.config)
-        tree = None if "*" in text and is_too_large(text) else load_yaml(text)
+        tree = load_yaml(text)
         if "*" in text and isinstance(tree, dict):
             flatten(tree)  # raises RecursionError for a section in itself
     except OSError as error:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from train_anywhere import features
-from train_anywhere.config.checks.targets import import_call_notes, unreadable_target_notes
+from train_anywhere.config.checks.targets import target_notes
 from train_anywhere.errors import listed
 from train_anywhere.slurm.rules import job_rules, local_rules, options
 from train_anywhere.slurm.rules.job_rules import Request
@@ -187,8 +187,7 @@ def downloads(request: Request) -> Iterator[str]:
 
 def unchecked_targets(request: Request) -> Iterator[str]:
     """Report targets that can't be checked before the job runs."""
-    yield from () if request.config.program else unreadable_target_notes(request.config)
-    yield from import_call_notes(request.config)
+    yield from target_notes(request.config)
 
 
 ADVICE = (
