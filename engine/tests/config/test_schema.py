@@ -181,10 +181,6 @@ def test_a_number_out_of_range_does_not_silence_the_other_checks() -> None:
     assert [p.partition("=")[0] for p in caught.value.problems] == ["data.batch_size", "name"]
 
 
-def test_devices_and_their_sum_may_agree() -> None:
-    assert load(compose(["trainer.devices=4", "trainer.total_devices=4"])).trainer.devices == 4
-
-
 def fields(cls: type, path: str = "") -> Iterator[tuple[str, Any]]:
     """Every field below a dataclass of the schema, with its type."""
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():

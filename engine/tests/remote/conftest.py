@@ -43,7 +43,6 @@ class Site:
     Args:
         home: the only folder that its commands can write.
         settings: more lines of sshd_config.
-        disk: size of a disk on which the folder is, which only the host sees; None: none of its own.
         environment: more variables of its commands.
         first: a command of the host before its sshd starts, which may mount.
         user: who logs in.
@@ -55,7 +54,6 @@ class Site:
         self,
         home: Path,
         settings: str = "",
-        disk: str | None = None,
         environment: str = "",
         first: str = ":",
         user: str = "root",
@@ -63,8 +61,7 @@ class Site:
         enter: Sequence[str] = (),
     ) -> None:
         self.home, self.folder = home, home / "jobs" / "my project's ünü"
-        self.user, self.enter = user, enter
-        self.first = f"mkdir {home}/jobs && mount -t tmpfs -o size={disk} none {home}/jobs" if disk else first
+        self.first, self.user, self.enter = first, user, enter
         (home / "tmp").mkdir(parents=True)
         keys = ("host", "user")
         for name in keys:

@@ -78,7 +78,7 @@ def test_a_changed_and_an_unknown_host_key(laptop: Laptop, site: Site) -> None:
 
 @pytest.mark.slow
 def test_a_full_disk_or_quota(laptop: Laptop, site_for: Callable[..., Site]) -> None:
-    small = site_for(disk="1m")
+    small = site_for(first="mkdir jobs && mount -t tmpfs -o size=1m none jobs")
     laptop.knows("small", small)
     assert "the disk or your quota is full in" in refused(laptop, "on=small")
     (small.home / "authorized").touch()

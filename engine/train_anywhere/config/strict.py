@@ -199,6 +199,7 @@ def describe(hint: Any) -> str:
         float: "a number",
         bool: "true or false",
         str: "a string",
+        Any: "any value",
         type(None): "null",
     }
     parts = []

@@ -4,7 +4,6 @@ import inspect
 import pkgutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.tests.config.signatures.conftest import Project
 from train_anywhere.config.signatures import Definition, TargetError, read
-from train_anywhere.files import ROOT, with_engine
+from train_anywhere.files import ROOT
 
 NAMES = {
     "torch.optim.AdamW": ("torch.optim.adamw.AdamW", "lightning"),
@@ -70,26 +69,6 @@ def test_bases_and_attributes_of_a_lightning_module(project: Project) -> None:
     assert found.attributes["batches"] == "index"
     assert found.attributes["CHECKPOINT_HYPER_PARAMS_KEY"] == "hyper_parameters"
     assert found.parameters["width"].hint is int
-
-
-def test_nothing_is_imported() -> None:
-    names = list(NAMES)[:14]
-    program = (
-        f"import sys; from train_anywhere.config.signatures import read; [read(n) for n in {names}]\n"
-        "print(sorted({m.split('.')[0] for m in sys.modules}))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=with_engine(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    heavy = ("torch", "lightning", "torchmetrics", "keras", "tensorflow", "numpy", "hydra")
-    assert [name for name in heavy if f"'{name}'" in done.stdout] == []
-    assert "'ast'" in done.stdout
 
 
 def test_a_name_is_read_in_few_function_calls() -> None:
@@ -163,11 +142,6 @@ def test_messages_about_own_files(project: Project) -> None:
             mine(dotted)
         assert words in str(refused.value)
     assert mine("mine.lr").kind == "unreadable"
-
-
-def test_each_name_is_read_once(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def f(a): ...")
-    assert read("mine.f", [tmp_path]) is read("mine.f", (tmp_path,))
 
 
 WORDS = st.sampled_from(

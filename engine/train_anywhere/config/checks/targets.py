@@ -4,10 +4,10 @@ An argument that is unknown, missing or of the wrong type is reported with the k
 module, a name made at run time) are checked when the ranks start, before data is opened.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from train_anywhere.config.choices import Data, Logger, Model, OtherOptimizer, OtherSchedule, Task
 from train_anywhere.config.keys import (
@@ -54,13 +54,12 @@ SUPPLIED: Mapping[type[OpenSection], tuple[str, ...]] = {
 }
 """Arguments that this project passes to a target that takes them, unless the section sets them."""
 
-HYDRA_VALUES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    ARGS: ("a list", lambda value: isinstance(value, list)),
-    PARTIAL: ("true or false", lambda value: isinstance(value, bool)),
-    CONVERT: ("none, partial, object or all", lambda value: value in ("none", "partial", "object", "all")),
-    RECURSIVE: ("true or false", lambda value: isinstance(value, bool)),
+HYDRA_TYPES: Mapping[str, Any] = {
+    ARGS: list[Any],
+    PARTIAL: bool,
+    RECURSIVE: bool,
+    CONVERT: Literal["none", "partial", "object", "all"],
 }
-"""Hydra's keys, each with its allowed values in words and a test of a value."""
 
 
 def open_sections(config: Config) -> Iterator[tuple[str, OpenSection]]:
@@ -250,11 +249,8 @@ def _convert_arguments(
     """
     parameters = definition.parameters
     special, args = {k: v for k, v in given.items() if k in HYDRA}, given.get(ARGS) or []
-    problems += [
-        f"{key}.{name}={value} must be {words}."
-        for name, (words, fits) in HYDRA_VALUES.items()
-        if name in special and not fits(value := special[name])
-    ]
+    for name, value in special.items():
+        convert(HYDRA_TYPES[name], value, problems, f"{key}.{name}")
     if definition.kind == "unreadable":
         return dict(given)
     supplied = {*supplied, *([*parameters][: len(args)] if isinstance(args, list) else parameters)}
