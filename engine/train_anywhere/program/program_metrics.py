@@ -105,7 +105,11 @@ class ProgramMetrics:
         new = metrics.keys() - self.values.keys()
         self.values |= metrics
         if new:
-            monitor, mode = self._choose_monitor()
+            monitor, mode = self._checkpoint.monitor, self._checkpoint.mode
+            if not monitor:  # the metric whose best value is shown is a loss, if there is one
+                known = [name for name in sorted(self.values) if infer_mode(name)]
+                known.sort(key=lambda name: ("val" not in name and "test" not in name, "loss" not in name))
+                monitor, mode = (known[0], infer_mode(known[0])) if known else (None, None)
             self._recorder.record_facts({"monitor": monitor, "mode": mode})
         self._csv.write(number, self.epoch, metrics)
         self._process.heartbeat.pulse()
@@ -122,14 +126,6 @@ class ProgramMetrics:
             self._csv.resume(step - 1)
         self._recorder.steps_done = lambda: self.step or 0
         self._live.start()
-
-    def _choose_monitor(self) -> tuple[str | None, str | None]:
-        """Return the metric whose best value is shown: `checkpoint.monitor`, else a loss."""
-        if self._checkpoint.monitor:
-            return self._checkpoint.monitor, self._checkpoint.mode
-        known = [name for name in sorted(self.values) if infer_mode(name)]
-        known.sort(key=lambda name: ("val" not in name and "test" not in name, "loss" not in name))
-        return (known[0], infer_mode(known[0])) if known else (None, None)
 
     def _read_lines(self, last: bool) -> Iterator[dict[str, Any]]:
         try:

@@ -62,7 +62,16 @@ def _read(dotted: str, roots: tuple[Path, ...]) -> Definition:
     try:
         module = modules.find(parts[0])
         if module is None:
-            raise TargetError(_no_package_message(modules, parts[0]))
+            near = difflib.get_close_matches(parts[0], [*modules.top_names()], n=1, cutoff=TYPING_ERROR)
+            own = "a file of your own must be below the project or on PYTHONPATH"
+            instead = (
+                f". Did you mean {near[0]!r}?"
+                if near
+                else f"; {own}; another package: pip install {parts[0]}."
+            )
+            raise TargetError(
+                f"package {parts[0]!r} is not found in this project or its environment{instead}"
+            )
         if len(parts) == 1:
             raise TargetError(_module_message(module))
         thing = _look_up(module, parts[0], parts[1:])
@@ -159,16 +168,6 @@ def _make_definition(thing: Thing, dotted: str) -> Definition:
     signature = read_signature(thing.module, thing.node, bound)
     framework = find_framework([thing.name, dotted])
     return Definition(thing.name, "function", file, line, *signature, framework=framework)
-
-
-def _no_package_message(modules: Modules, name: str) -> str:
-    near = next(iter(difflib.get_close_matches(name, [*modules.top_names()], n=1, cutoff=TYPING_ERROR)), None)
-    install = (
-        f"a file of your own must be below the project or on PYTHONPATH; another package: pip install {name}"
-    )
-    return f"package {name!r} is not found in this project or its environment" + (
-        f". Did you mean {near!r}?" if near else f"; {install}."
-    )
 
 
 def _module_message(module: SourceModule) -> str:

@@ -119,7 +119,10 @@ def _fields(place: SourceClass) -> Iterator[tuple[str, Any, Any]]:
             continue
         annotation = node.annotation
         outer = annotation.value if isinstance(annotation, ast.Subscript) else annotation
-        kind = _last_name(outer)
+        text = outer.value if isinstance(outer, ast.Constant) else ast.unparse(outer)
+        kind = (
+            str(text).split("[")[0].strip().rpartition(".")[2]
+        )  # ClassVar for typing.ClassVar, and in quotes
         if kind == "InitVar" and isinstance(annotation, ast.Subscript):
             annotation = annotation.slice
         hint: Any = {"KW_ONLY": dataclasses.KW_ONLY, "ClassVar": ClassVar}.get(
@@ -136,12 +139,6 @@ def _fields(place: SourceClass) -> Iterator[tuple[str, Any, Any]]:
             }
             field = dataclasses.field(**arguments)
         yield node.target.id, hint, field
-
-
-def _last_name(node: ast.expr) -> str:
-    """Return the last name: `ClassVar` for `typing.ClassVar` and a quoted annotation."""
-    text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ast.unparse(node)
-    return text.split("[")[0].strip().rpartition(".")[2]
 
 
 CLASS_DECORATORS = {

@@ -225,10 +225,10 @@ class SourceModule:
         """Dotted name of the module that the statement imports from."""
         if not node.level:
             return node.module
-        package = self.name.split(".")
-        up = node.level - 1 if self.folders else node.level
-        base = package[: len(package) - up]
-        return ".".join([*base, *([node.module] if node.module else [])]) if base else None
+        package = self.name if self.folders else self.name.rpartition(".")[0]
+        with suppress(ImportError):  # beyond the top-level package
+            return importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+        return None
 
     def submodules(self) -> list[str]:
         """Return the names of the modules in this package."""
@@ -258,7 +258,10 @@ class Modules:
         spec = _find_spec(name, self._roots)
         if spec and spec.origin:
             return SourceModule(self, name, spec, True)
-        spec = _find_spec(name, [*self._roots, *_environment()]) or next(_other_finders(name), None)
+        spec = _find_spec(name, [*self._roots, *_environment()])
+        for finder in () if spec else sys.meta_path:  # of editable installs and built-in modules
+            with suppress(Exception):  # a finder of another package may fail: it has found nothing
+                spec = spec or (None if finder is PathFinder else finder.find_spec(name, None))
         if spec is None and name in OTHER_NAMES:
             return self.find(OTHER_NAMES[name])
         return SourceModule(self, name, spec, False) if spec else None
@@ -268,18 +271,14 @@ class Modules:
         if package is None or not package.folders:
             return None
         spec = _find_spec(last, package.folders)
-        # a folder without __init__.py may belong to the project
+        if spec is None:
+            return None
+        # a folder without __init__.py may belong to the project, which may have an environment inside it
         in_project = package.in_project or not package.file
-        return (
-            SourceModule(self, f"{above}.{last}", spec, in_project and self._inside(spec)) if spec else None
-        )
-
-    def _inside(self, spec: ModuleSpec) -> bool:
-        """Return whether a file is below the project, and not in an environment inside it."""
-        file = spec.origin or ""
-        if any(file.startswith(f"{folder}/") for folder in _environment() if folder not in self._roots):
-            return False
-        return any(file.startswith(f"{root}/") for root in self._roots)
+        others = tuple(f"{folder}/" for folder in _environment() if folder not in self._roots)
+        inside = str(spec.origin or "").startswith(tuple(f"{root}/" for root in self._roots))
+        inside = inside and not str(spec.origin).startswith(others)
+        return SourceModule(self, f"{above}.{last}", spec, in_project and inside)
 
 
 def _find_spec(last: str, folders: Sequence[str]) -> ModuleSpec | None:
@@ -288,14 +287,6 @@ def _find_spec(last: str, folders: Sequence[str]) -> ModuleSpec | None:
         return PathFinder.find_spec(last, list(folders))
     except (ImportError, ValueError, OSError):
         return None
-
-
-def _other_finders(name: str) -> Iterator[ModuleSpec]:
-    """Yield the specs of editable installs and built-in modules."""
-    for finder in sys.meta_path:
-        with suppress(Exception):  # a finder of another package may fail: it has found nothing
-            if finder is not PathFinder and (spec := finder.find_spec(name, None)):
-                yield spec
 
 
 def _environment() -> list[str]:
