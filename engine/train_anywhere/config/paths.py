@@ -131,7 +131,12 @@ MIN_FREE = 64 * 1024
 def results_problems(results: Path, name: str) -> list[str]:
     """Return why no run folder can be made below `results`, or no link `latest`."""
     try:
-        words = write_problem(results / name) or _link_problem(results / "latest")
+        words, latest = write_problem(results / name), results / "latest"
+        if (
+            not words and os.path.lexists(latest) and not latest.is_symlink()
+        ):  # the link to the newest run replaces neither
+            kind = "folder" if latest.is_dir() else "file"
+            words = f"{latest} is a {kind} where the link to the newest run belongs, rename it"
     except (OSError, ValueError) as error:
         words = f"{results} can't be used ({getattr(error, 'strerror', None) or error})"
     return [f"paths.results={results}: {words}; use paths.results=FOLDER."] if words else []
@@ -164,12 +169,4 @@ def _access_problem(place: Path) -> str:
     disk = os.statvfs(place)
     if disk.f_bavail * disk.f_frsize < MIN_FREE or (disk.f_files and not disk.f_favail):
         return f"the disk of {place} is full"
-    return ""
-
-
-def _link_problem(latest: Path) -> str:
-    """Return why the link to the newest run can't be made: it must not replace a file or folder."""
-    if os.path.lexists(latest) and not latest.is_symlink():
-        kind = "folder" if latest.is_dir() else "file"
-        return f"{latest} is a {kind} where the link to the newest run belongs, rename it"
     return ""

@@ -246,8 +246,9 @@ class _RunningProgram:
     def _observe(self) -> None:
         """Beat for the program, and record its metrics, its time, and ranks that its launcher starts alone."""
         now = time.monotonic()
-        if self._output.take_heard() or self._alone:
+        if self._output.heard.is_set() or self._alone:
             self.process.heartbeat.pulse()
+        self._output.heard.clear()
         if self.metrics:
             self.metrics.read()
         if now >= self._look:
@@ -283,22 +284,16 @@ class _RunningProgram:
 
 
 class _Output:
-    """The output of the program, copied to that of this process, which marks its lines."""
+    """The output of the program, copied to that of this process, which marks its lines; `heard` is set when something is printed."""
 
     def __init__(self, sources: Sequence[int], metrics: ProgramMetrics | None) -> None:
-        self._heard, self._metrics = threading.Event(), metrics
+        self.heard, self._metrics = threading.Event(), metrics
         self._threads = [
             threading.Thread(target=self._copy, args=(source, target.buffer), daemon=True)
             for source, target in zip(sources, (sys.stdout, sys.stderr), strict=False)
         ]
         for thread in self._threads:
             thread.start()
-
-    def take_heard(self) -> bool:
-        """Return whether something was printed since the last call."""
-        heard = self._heard.is_set()
-        self._heard.clear()
-        return heard
 
     def finish(self) -> None:
         """Wait for the last output. Processes left behind may keep the pipe open."""
@@ -315,7 +310,7 @@ class _Output:
                 if not (rest := _read(source)):
                     break
                 data += rest
-            self._heard.set()
+            self.heard.set()
             if self._metrics:
                 self._metrics.feed(target.name if hasattr(target, "name") else str(id(target)), data)
             target.write(data)

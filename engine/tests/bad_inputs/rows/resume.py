@@ -1,7 +1,5 @@
 """`resume=` of folders that are not runs, of damaged ones, and with changes of the run."""
 
-from collections.abc import Iterator
-
 from engine.tests.bad_inputs.row import (
     Damage,
     Row,
@@ -99,39 +97,12 @@ CHECKPOINTS: dict[str, tuple[dict[str, Damage], str]] = {
 }  # fmt: skip
 
 
-def damaged() -> Iterator[Row]:
-    """Each file of a run, in each way."""
-    for file, says in NEEDED.items():
-        for what, damage in DAMAGE.items():
-            if (file, what) not in FINE:
-                yield Row(
-                    "resume={run}",
-                    says,
-                    files={f"{{run}}/{file}": damage},
-                    name=f"resume= where {file} is {what}",
-                )
-    for text, says in KEYS.items():
-        yield Row(
-            "resume={run}",
-            says,
-            files={"{run}/config.yaml": text},
-            name=f"resume= where config.yaml is {text.strip()}",
-        )
-    for text, says in OVERRIDES.items():
-        yield Row(
-            "resume={run}",
-            says,
-            files={"{run}/overrides.txt": text},
-            name=f"resume= where overrides.txt is {text.strip()}",
-        )
-    for what, (files, says) in CHECKPOINTS.items():
-        yield Row(
-            "resume={run} trainer.max_epochs=3", says, files=files, name=f"resume= of checkpoints: {what}"
-        )
-
-
 ROWS = [
-    *damaged(),
+    *(Row("resume={run}", says, files={f"{{run}}/{file}": damage}, name=f"resume= where {file} is {what}")
+      for file, says in NEEDED.items() for what, damage in DAMAGE.items() if (file, what) not in FINE),
+    *(Row("resume={run}", says, files={f"{{run}}/{file}": text}, name=f"resume= where {file} is {text.strip()}")
+      for file, texts in {"config.yaml": KEYS, "overrides.txt": OVERRIDES}.items() for text, says in texts.items()),
+    *(Row("resume={run} trainer.max_epochs=3", says, files=files, name=f"resume= of checkpoints: {what}") for what, (files, says) in CHECKPOINTS.items()),
     *(Row(f"resume={{run}} {words}", says) for words, says in CHANGES.items()),
     *(Row(words, says, files={"row/loop": link("loop"), "row/unreadable": lambda p: (p.mkdir(), unreadable(p))[0]}) for words, says in PLACES.items()),
     Row("resume={run}", r"(written|read-only|writable)", files={"{run}": read_only}, name="resume= of a read-only run folder"),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from train_anywhere.config.checks.program import program_problems
 from train_anywhere.config.checks.strategy_table import AUTO_STRATEGIES, strategy_problems
 from train_anywhere.config.checks.targets import check_extra, task_has_network
-from train_anywhere.config.choices import Lora, Sgd, Strategy
+from train_anywhere.config.choices import Sgd, Strategy
 from train_anywhere.config.cluster import Cluster
 from train_anywhere.config.limits import span_bounds
 from train_anywhere.config.paths import expand, is_run_name, make_absolute, resolve_node_path, write_problem
@@ -53,8 +53,13 @@ def find_contradictions(config: Config) -> Iterator[str]:
     yield from _strategy_problems(strategy, trainer)
     if trainer.sync_batchnorm:
         yield from _sync_batchnorm_problems(c.framework, strategy.name, trainer)
-    if c.model.lora:
-        yield from _lora_problems(c.model.lora, c.framework == "keras", strategy.name)
+    if c.model.lora and strategy.name == "fsdp":
+        yield "model.lora: strategy=fsdp splits the base that checkpoints leave out; use strategy=ddp."
+    if c.model.lora and c.framework == "keras":
+        if c.model.lora.dropout:
+            yield "model.lora: framework=keras has no dropout of adapters; leave model.lora.dropout out."
+        if not c.model.lora.targets:
+            yield "model.lora: framework=keras needs the names of layers: model.lora.targets=[dense]."
 
 
 def check_devices(t: Trainer) -> Iterator[str]:
@@ -217,15 +222,6 @@ def _sync_batchnorm_problems(framework: str, strategy: str, t: Trainer) -> Itera
 def needs_gpus_problem(reason: str) -> str:
     """Return the sentence for a run without GPUs. `reason` says why it has none."""
     return f"trainer.sync_batchnorm=true needs GPUs: torch supports it on GPUs only, and {reason}; use trainer.sync_batchnorm=false."
-
-
-def _lora_problems(lora: Lora, keras: bool, strategy: str) -> Iterator[str]:
-    if strategy == "fsdp":
-        yield "model.lora: strategy=fsdp splits the base that checkpoints leave out; use strategy=ddp."
-    if keras and lora.dropout:
-        yield "model.lora: framework=keras has no dropout of adapters; leave model.lora.dropout out."
-    if keras and not lora.targets:
-        yield "model.lora: framework=keras needs the names of layers: model.lora.targets=[dense]."
 
 
 def machine_problems(config: Config, gpus: Callable[[], int], ranks: int) -> Iterator[str]:
