@@ -284,7 +284,7 @@ class _RunningProgram:
 
 
 class _Output:
-    """The output of the program, copied to that of this process, which marks its lines; `heard` is set when something is printed."""
+    """The output of the program, copied to that of this process; `heard` is set by each part."""
 
     def __init__(self, sources: Sequence[int], metrics: ProgramMetrics | None) -> None:
         self.heard, self._metrics = threading.Event(), metrics

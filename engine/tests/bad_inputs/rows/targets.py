@@ -57,10 +57,5 @@ BROKEN: list[tuple[dict[str, Damage], str]] = [
 ]
 ROWS = [
     *(Row(words, says, files=FILES) for words, says in WORDS.items()),
-    *(
-        Row(
-            "task=mine" if "yaml" in next(iter(files)) else OURS, says, files=files, name=f"a broken mine {n}"
-        )
-        for n, (files, says) in enumerate(BROKEN)
-    ),
-]
+    *(Row("task=mine" if "yaml" in str([*files]) else OURS, says, files=files, name=f"a broken mine {n}") for n, (files, says) in enumerate(BROKEN)),
+]  # fmt: skip

@@ -40,9 +40,6 @@ TYPED = {
 }
 AROUND = {"row/a-file": "text\n", "row/closed": read_only}
 ROWS = [
-    *(
-        Row("data=text data.dir={row}/texts", says, files=files, name=f"texts: {what}")
-        for what, (files, says) in FILES.items()
-    ),
+    *(Row("data=text data.dir={row}/texts", says, files=files, name=f"texts: {what}") for what, (files, says) in FILES.items()),
     *(Row(f"data=text {words}", says, files=AROUND) for words, says in TYPED.items()),
-]
+]  # fmt: skip

@@ -28,25 +28,34 @@ def test_a_file_of_the_project_that_is_not_python(tmp_path: Path, content: bytes
     assert words in str(refused.value)
 
 
-def test_the_same_file_of_another_package_is_unreadable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "foreign_package.py").write_text("def f(\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert read("foreign_package.f", [tmp_path / "project"]).kind == "unreadable"
-
-
 def test_a_declared_encoding(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_bytes("# coding: latin-1\ndef f(a='é'): ...".encode("latin-1"))
     assert read("mine.f", [tmp_path]).parameters["a"].default == "é"
 
 
-def test_compiled_files_are_unreadable(tmp_path: Path) -> None:
-    (tmp_path / "old.pyc").write_bytes(b"")
-    (tmp_path / "pack").mkdir()
-    (tmp_path / "pack" / "fast.abi3.so").write_bytes(b"")
-    assert read("old.f", [tmp_path]).kind == "unreadable"
-    assert read("pack.fast.f", [tmp_path]).kind == "unreadable"
+def test_broken_files_of_the_environment_and_compiled_ones_are_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment may be inside of the project, and its packages may have no __init__.py."""
+    for site in (tmp_path / "elsewhere", tmp_path / "project" / ".venv" / "site-packages"):
+        (site / f"space_{site.name[:4]}").mkdir(parents=True)
+        for name in (f"foreign_{site.name[:4]}.py", f"space_{site.name[:4]}/part.py"):
+            (site / name).write_text("def f(\n")
+        monkeypatch.syspath_prepend(site)
+    (tmp_path / "project" / "old.pyc").write_bytes(b"")
+    (tmp_path / "project" / "pack").mkdir()
+    (tmp_path / "project" / "pack" / "fast.abi3.so").write_bytes(b"")
+    names = [
+        "old.f",
+        "pack.fast.f",
+        "foreign_else.f",
+        "space_else.part.f",
+        "foreign_site.f",
+        "space_site.part.f",
+    ]
+    assert {name: read(name, [tmp_path / "project"]).kind for name in names} == dict.fromkeys(
+        names, "unreadable"
+    )
 
 
 def test_a_folder_without_init_has_its_modules_only(tmp_path: Path) -> None:
@@ -62,19 +71,6 @@ def test_the_project_comes_before_the_environment(tmp_path: Path) -> None:
     (tmp_path / "keras").mkdir()  # a folder of that name is not a package
     assert read("yaml.mine", [tmp_path]).file == tmp_path / "yaml.py"
     assert read("keras.optimizers.Lion", [tmp_path]).kind == "class"
-
-
-def test_an_environment_inside_the_project_is_not_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = tmp_path / ".venv" / "site-packages"
-    site.mkdir(parents=True)
-    (site / "foreign_inside.py").write_text("def f(\n")
-    monkeypatch.syspath_prepend(site)
-    (site / "foreign_space").mkdir()  # a folder without __init__.py
-    (site / "foreign_space" / "part.py").write_text("def f(\n")
-    assert read("foreign_inside.f", [tmp_path]).kind == "unreadable"
-    assert read("foreign_space.part.f", [tmp_path]).kind == "unreadable"
 
 
 def test_an_editable_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

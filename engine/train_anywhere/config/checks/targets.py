@@ -108,7 +108,7 @@ def _takes_network(definition: Definition) -> bool:
 
 
 def target_notes(config: Config) -> list[str]:
-    """Return a sentence for each target whose arguments are not checked before the ranks start, and for each whose import may train."""
+    """Return the notes on targets that can't be read, and on those whose import may train."""
     found = []
     targets = [(key, section.target.get(config.framework)) for key, section in open_sections(config)]
     for name, dotted in ((f"{key}.{TARGET}={dotted}", dotted) for key, dotted in targets if dotted):

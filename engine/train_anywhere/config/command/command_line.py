@@ -130,7 +130,7 @@ def _flag_problems(given: dict[str, object]) -> Iterator[str]:
 
 
 def _override_problems(overrides: Sequence[str], sweep: bool) -> Iterator[str]:
-    """Yield a sentence for Hydra's output folders, `model.name=resnet18`, and unknown keys of `hydra.sweeper`, which nothing would read."""
+    """Yield a sentence for each override that would have no effect."""
     for word in overrides:
         if word.lstrip("+~").startswith(("hydra.run.", "hydra.job.chdir", "hydra.output_subdir")):
             yield f"'{word}' sets an output folder of Hydra, which this project does not use; use paths.results=DIR."

@@ -52,7 +52,7 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def install_choice_loader() -> None:
-    """Let Hydra find the bundled presets, and read files of configs/ with only a target, and `${own_default:...}`."""
+    """Let Hydra find bundled presets, and read files with only a target, and `${own_default:...}`."""
     from hydra._internal.sources_registry import SourcesRegistry
     from hydra.core.config_store import ConfigStore
     from hydra.core.plugins import Plugins
@@ -140,7 +140,7 @@ def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult"
 
 
 def _unset(section: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys of a section, with values that count as defaults: a target does not get them as its arguments."""
+    """Mark the values of a section as defaults, which a target does not get as arguments."""
     plain = {
         key: value
         for key, value in section.items()

@@ -71,7 +71,7 @@ def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> 
 
 
 def _with_files(problem: str, arguments: Sequence[str]) -> str:
-    """Add the choice file that lacks a key, the choices of the group that have it, or the one with its name, to the message."""
+    """Add the files of the group that lack the key of the problem, or have it, to the message."""
     section, missing, _ = problem.removeprefix("'").partition("' is missing")
     group = section.partition(".")[0]
     chosen = [text.partition("=")[2] for text in arguments if text.startswith(f"{group}=")]
@@ -200,7 +200,7 @@ def _check_file(group: str, choice: Any, choices: list[str], problems: list[str]
 
 
 def _key_problem(key: str, value: Any, tree: dict[str, Any], groups: list[str]) -> str:
-    """Return what is wrong with a key: it is unknown, or a list is typed as a section, or the reverse. "" for others.
+    """Return that a key is unknown, or a list typed as a section, or the reverse. "" for others.
 
     Without `groups`, which may be meant, it may be new.
     """

@@ -82,7 +82,7 @@ def refuse_unusable_files(folder: Path) -> None:
 
 
 def read_as_typed() -> None:
-    """Let Hydra read files by `parse`, and without their byte order marks, which hide the line `HEADER` from it."""
+    """Let Hydra read files by `parse`, without byte order marks, which hide the line `HEADER`."""
     from hydra._internal.core_plugins import file_config_source
 
     file_config_source.open = lambda path, encoding: open(path, encoding="utf-8-sig")  # type: ignore[attr-defined]  # noqa: SIM115
@@ -99,7 +99,7 @@ def _load(file: TextIO) -> Any:
 
 
 def parse(text: str | TextIO) -> Any:
-    """Return the content of some YAML, with values as on the command line. Raises YAMLError, also for a key that occurs twice."""
+    """Return YAML with values as on the command line. Raises YAMLError, also for a repeated key."""
     from omegaconf._utils import get_yaml_loader
 
     class Loader(get_yaml_loader()):  # type: ignore[misc]

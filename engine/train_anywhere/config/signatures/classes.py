@@ -113,7 +113,7 @@ def _options(call: ast.expr) -> dict[str | None, Any]:
 
 
 def _fields(place: SourceClass) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the fields of a class body for `make_dataclass`, with the annotation's source as the type and `(default,)`."""
+    """Yield the fields for `make_dataclass`: the annotation's source as type, and `(default,)`."""
     for node in place.node.body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
