@@ -185,7 +185,7 @@ def run_ours(spec: Spec, folder: str, stop: int | None = None, ranks: int = 1) -
     flag, original = Stop(), TrainingCallback.on_train_batch_end
 
     def stopping(self: TrainingCallback, *arguments: Any) -> None:
-        if self.position.step + 1 == stop:
+        if stop and self.position.step < stop <= self.position.step + self.model.steps_per_execution:
             flag.requested = "SIGUSR1"
         original(self, *arguments)
 

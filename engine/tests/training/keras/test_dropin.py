@@ -77,7 +77,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch):
         original = TrainingCallback.on_train_batch_end
 
         def wrapped(self: object, *arguments: object) -> None:
-            if self.position.step + 1 == step:
+            if self.position.step < step <= self.position.step + self.model.steps_per_execution:
                 os.kill(os.getpid(), signal.SIGUSR1)
             original(self, *arguments)
 
@@ -130,7 +130,7 @@ def resume_equals_uninterrupted(make_run: Make, stop_at, monkeypatch, step: int,
     config, parts = make_run(*BASE, *overrides)
     with monkeypatch.context():
         stopped = run_keras(config, parts, stop_at(step))
-    assert (stopped.state, stopped.step) == ("preempted", step)
+    assert stopped.state == "preempted" and stopped.step in (step, step + 1)  # a call may make two steps
     monkeypatch.undo()
     ended = run_keras(config, open_run(parts.path))
     assert (ended.state, ended.step) == ("completed", expected.step)

@@ -19,7 +19,7 @@ from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir, open_run
 
 SMALL = (
-    "framework=keras", "monitor.progress=none", "trainer.max_epochs=4", "trainer.limit_train_batches=6", "trainer.log_every_n_steps=2",
+    "framework=keras", "monitor.progress=none", "trainer.max_epochs=4", "trainer.limit_train_batches=6", "trainer.log_every_n_steps=5",
     "data.batch_size=32",
 )  # fmt: skip
 EVERYTHING = (

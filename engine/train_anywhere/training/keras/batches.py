@@ -86,7 +86,7 @@ class Loader:
         if data is None:
             return 0
         if isinstance(data, Stream):
-            counts = [n for [n] in self._gather([self._count_stream_batches(data)])]
+            counts = [int(n) for [n] in self.strategy.gather([self._count_stream_batches(data)], 1)]
             if split != "train" and len({*counts}) > 1:
                 raise DataError(
                     f"the {split} data has {min(counts)} batches on one rank and {max(counts)} on another; use "
@@ -231,14 +231,15 @@ class Loader:
                     f"data.split=own needs a process for each of the {ranks} devices; use another strategy."
                 )
             if data.name == "train":
-                refuse_equal_rows(self._gather(data.first_rows(CHECKED[-1]).smallest), CHECKED[-1])
+                hashes = self.strategy.gather(data.first_rows(CHECKED[-1]).smallest, KEPT)
+                refuse_equal_rows(hashes, CHECKED[-1])
             return
         if not isinstance(data.split, tf.data.Dataset | keras.utils.PyDataset):
             raise ConfigError(
                 f"the {data.name} data is a {kind}, which {ranks} ranks or devices can't share: each would read all of it; return a "
                 "tf.data.Dataset, a PyDataset or rows that are read by index. Does it give each rank rows of its own? Use data.split=own."
             )
-        first = self._gather(data.first_rows(1).smallest)
+        first = self.strategy.gather(data.first_rows(1).smallest, KEPT)
         if any(rows != first[0] for rows in first):
             raise ConfigError(
                 f"the {data.name} data, a {kind}, starts with other rows on each rank. Does it give each rank rows of its own? Use "
@@ -252,14 +253,6 @@ class Loader:
             return batches
         first = self.strategy.rank * local
         return share_rows(batches, range(first, first + local), ranks, split == "train")
-
-    def _gather(self, numbers: list[int]) -> list[list[int]]:
-        """Return up to `KEPT` numbers below 2**48 of each process."""
-        rank, size = self.strategy.rank, KEPT + 1
-        slots = np.zeros(self.strategy.processes * size)
-        slots[rank * size : rank * size + len(numbers) + 1] = [len(numbers), *numbers]
-        summed = np.array(self.strategy.sum(slots.tolist())).astype(np.int64).reshape(-1, size)
-        return [row[1 : row[0] + 1].tolist() for row in summed]
 
     def _count_stream_batches(self, data: Stream) -> int:
         trainer = self.config.trainer

@@ -6,7 +6,6 @@ from contextlib import suppress
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from train_anywhere.errors import ConfigError, RanksDifferError, listed
@@ -20,18 +19,10 @@ from train_anywhere.training.keras.dropin.gradients import (
     set_flags,
     weight_averages,
 )
-from train_anywhere.training.keras.dropin.metric_sums import (
-    Metrics,
-    StepLogs,
-    flatten_logs,
-    flatten_result,
-)
+from train_anywhere.training.keras.dropin.metric_sums import Metrics, flatten_logs, flatten_result
 from train_anywhere.training.keras.optim import make_rate_reader
 from train_anywhere.training.keras.private import skip_build
 from train_anywhere.training.keras.strategies.base import Strategy
-
-PARTS = 4
-"""Number of 16-bit integers that a checksum is sent as; any float type holds them exactly."""
 
 StepFunction = Callable[[Iterator[Any]], Any]
 """A function that trains or tests on the next batches, as `keras.Model.train_function`."""
@@ -102,7 +93,6 @@ class Module:
         self._averages_always = False
         self._weights: NamedVariables | None = None
         self.metrics = Metrics(model, strategy)
-        self.step_logs = StepLogs(self.metrics)
         self.several = strategy.replicas > 1
         with tf.device("CPU:0"):
             self._rows = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -136,35 +126,26 @@ class Module:
 
     def make_functions(self) -> None:
         """Create the functions that train and test, which are traced at their first calls."""
-        model, step = self.model, self._train_step()
+        model, step, keep = self.model, self._train_step(), self.metrics.keep
         if self.several:
-            train, test = self.step_logs.wrap(step), self.step_logs.wrap(model.test_step)
-            self.train_graph, test_graph = self._step_function(train), self._step_function(test)
+            self.train_graph, test_graph = self._step_function(step), self._step_function(model.test_step)
             model.steps_per_execution = 1
-            train_data = tf.function(lambda data: self.distribution.run(train, args=(data,)), autograph=False)
-
-            def train_function(iterator: Iterator[Any]) -> dict[str, Any]:
-                if isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
-                    return self.step_logs.keep(self.train_graph(iterator))
-                self.step_logs.keep(train_data(next(iterator)))  # `train_on_batch`
-                return self.batch_logs()
-
-            model.train_function = train_function
-            model.test_function = lambda iterator: self.step_logs.keep(test_graph(iterator))
+            model.train_function = lambda iterator: keep(self.train_graph(iterator))
+            model.test_function = lambda iterator: keep(test_graph(iterator))
             skip_build(model)
             return
         if self.network is not None:
             model.jit_compile = False  # XLA compiles the part of `_train_step`
-        pace = self.strategy.pace
 
         def marked(data: Any) -> Any:
-            pace.mark_batch(data)
-            for one in tf.nest.flatten(data):
-                if isinstance(one, tf.Tensor) and one.shape.rank:
-                    rows = tf.reduce_prod(tf.shape(one, tf.int64)[: 1 + (self.accumulate > 1)])
-                    with tf.device("CPU:0"):
-                        self._rows.assign_add(rows)
-                    break
+            self.strategy.pace.mark_batch(data)
+            first = [one for one in tf.nest.flatten(data) if isinstance(one, tf.Tensor) and one.shape.rank][
+                :1
+            ]
+            for one in first:
+                rows = tf.reduce_prod(tf.shape(one, tf.int64)[: 1 + (self.accumulate > 1)])
+                with tf.device("CPU:0"):
+                    self._rows.assign_add(rows)
             return step(data)
 
         model.train_step = step if model.run_eagerly or model.jit_compile else marked
@@ -172,9 +153,20 @@ class Module:
         del model.train_step
         model.make_test_function(force=True)
 
+    def _step_function(self, step: Callable[[Any], Any]) -> StepFunction:
+        """Return a graph that runs `step` on the next batch of each replica."""
+        pace, on_replica = self.strategy.pace, self.metrics.wrap(step)
+
+        @tf.function(autograph=False)
+        def run(iterator: Iterator[Any]) -> Any:
+            batch = next(iterator)
+            pace.mark_batch(batch)
+            return self.distribution.run(on_replica, args=(batch,))
+
+        return run
+
     def measure(self, split: str, data: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics of a split over all ranks, without callbacks. `data` are arguments of `evaluate`."""
-        self.step_logs.reset()
         self.logs = self.model.evaluate(**data, return_dict=True, verbose=0)
         return self.report(split, self.strategy.sum(self.take()))
 
@@ -247,29 +239,20 @@ class Module:
 
     def take(self) -> list[float]:
         """Return what `report` needs of this process: the states of the metrics, then the values of the last step."""
-        return [*self.metrics.take(), *self.step_logs.take()] if self.several else []
+        return [*self.metrics.take(), *self.metrics.take_values()] if self.several else []
 
     def report(self, split: str, sums: list[float]) -> dict[str, float]:
-        """Return what Keras reports: the values of the last step, or its metrics if it returns all.
-
-        Several replicas also report each metric that is returned under its own name from the states of all.
-        """
-        if not self.several:
-            logs: Mapping[str, Any] = self.logs if isinstance(self.logs, dict) else {}
-            results = self.model.get_metrics_result()
-            found = to_numbers(results if logs.keys() == results.keys() else logs)
-            return name_metrics(split, flatten_result(found))
-        end = len(sums) - 2 * len(self.step_logs.names)
-        values, results = self.step_logs.means(sums[end:]), self.metrics.results(sums[:end])
-        if values.keys() == results.keys() or not values:
-            values = results
+        """Return what Keras reports, by names such as `val/loss`, which stands first."""
+        if self.several:
+            values = self.metrics.results(sums)
         else:
-            values |= {name: v for name, v in results.items() if name in self.step_logs.last[2]}
-        return name_metrics(split, values)
+            logs, results = self.logs if isinstance(self.logs, dict) else {}, self.model.get_metrics_result()
+            values = flatten_result(to_numbers(results if logs.keys() == results.keys() else logs))
+        return {f"{split}/{name}": values[name] for name in sorted(values, key=lambda name: name != "loss")}
 
     def batch_logs(self) -> dict[str, Any]:
         """Return what the last step has returned, over the replicas of this process."""
-        return self.step_logs.means(self.step_logs.take()) if self.several else to_numbers(self.logs)
+        return self.metrics.means(self.metrics.take_values()) if self.several else to_numbers(self.logs)
 
     def weights(self) -> NamedVariables:
         """Return the variables of a checkpoint by name. Raises ConfigError if the base is trained."""
@@ -305,16 +288,13 @@ class Module:
         variables = [v for v in self.weights().values() if v.name != "seed_generator_state"]
         strategy.average_variables(self.moving_statistics())
         values = [strategy.local_values(v) for v in variables]
-        here = len(strategy.local_values(variables[0]))
-        numbers = [0.0] * (strategy.replicas * PARTS)
+        here, digests = len(strategy.local_values(variables[0])), list[int]()
         for replica in range(here):
-            digest = hashlib.sha256()
+            digest = hashlib.blake2b(digest_size=6)  # 48 bits, which float64 holds
             for copies in values:
                 digest.update(copies[min(replica, len(copies) - 1)].numpy().tobytes())
-            first = (strategy.rank * here + replica) * PARTS
-            numbers[first : first + PARTS] = np.frombuffer(digest.digest()[: 2 * PARTS], ">u2").tolist()
-        agreed = strategy.sum(numbers)
-        sums = [tuple(agreed[n : n + PARTS]) for n in range(0, len(agreed), PARTS)]
+            digests.append(int.from_bytes(digest.digest()))
+        sums = [number for row in strategy.gather(digests, here) for number in row]
         what = "rank" if strategy.processes > 1 else "device"
         if others := [str(n) for n, one in enumerate(sums) if one != sums[0]]:
             raise RanksDifferError(
@@ -322,20 +302,3 @@ class Module:
                 f"the model changes them separately on each {what} (weights that are changed without an optimizer, or a state that depends "
                 f"on the rows); the checkpoints hold those of {what} 0."
             )
-
-    def _step_function(self, step: Callable[[Any], Any]) -> StepFunction:
-        """Return a graph that runs `step` on the next batch of each replica."""
-        distribution, pace = self.distribution, self.strategy.pace
-
-        @tf.function(autograph=False)
-        def run(iterator: Iterator[Any]) -> Any:
-            batch = next(iterator)
-            pace.mark_batch(batch)
-            return distribution.run(step, args=(batch,))
-
-        return run
-
-
-def name_metrics(split: str, values: Mapping[str, float]) -> dict[str, float]:
-    """Return metrics by names such as `val/loss`, which stands first."""
-    return {f"{split}/{name}": values[name] for name in sorted(values, key=lambda name: name != "loss")}

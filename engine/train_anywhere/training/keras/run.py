@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -40,7 +40,8 @@ from train_anywhere.training.keras.checkpoint import (
 from train_anywhere.training.keras.dropin.model import open_model
 from train_anywhere.training.keras.dropin.user_callbacks import make_callbacks
 from train_anywhere.training.keras.loop.callbacks import TrainingCallback
-from train_anywhere.training.keras.loop.fit import evaluate, fit
+from train_anywhere.training.keras.loop.fit import fit
+from train_anywhere.training.keras.loop.step_work import Stopped
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter, TensorFlowRecording
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.strategies.base import Strategy
@@ -352,7 +353,8 @@ def test(callback: TrainingCallback, newest: SavedCheckpoint | None) -> None:
             module.swap_averages()
         module.strategy.broadcast_variables(list(module.weights().values()))
 
-    evaluate(callback, load)
+    with suppress(Stopped):
+        callback.evaluate("test", load)
     if position.preempted:
         return
     metrics = {name: value for name, value in position.metrics.items() if name.startswith("test/")}

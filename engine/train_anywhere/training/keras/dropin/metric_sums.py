@@ -1,7 +1,7 @@
 """Metrics of a user's model: its Keras metrics, and other numbers that its steps return."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,9 +12,18 @@ import tensorflow as tf
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.keras.strategies.base import Strategy
 
+Returned = tuple[dict[str, Any], dict[str, Any], Any]
+"""What a wrapped step returns on each replica: its values, those that are results of metrics under their names, and its rows."""
+
 
 class Metrics:
-    """The Keras metrics of a model. Their states are sums, so ranks can add them up.
+    """The Keras metrics of a model, whose states are sums that replicas can add up, and the values that its last step returned.
+
+    The values are read from the device only if they are used. Those of several replicas count by the rows of the batch.
+
+    Attributes:
+        variables: the states.
+        last: what the last wrapped step returned.
 
     Raises:
         ConfigError: there are several replicas, and the state of a metric may not be a sum.
@@ -22,44 +31,90 @@ class Metrics:
 
     def __init__(self, model: keras.Model, strategy: Strategy) -> None:
         self.model, self.strategy = model, strategy
-        tracked = {id(v): v for v in (*_variables(model.metrics), *model.metrics_variables)}
-        self.variables = list(tracked.values())
+        states = [(metric.name, metric.variables) for metric in model.metrics]
+        found = [*(v for _, variables in states for v in variables), *model.metrics_variables]
+        self.variables = list({id(v): v for v in found}.values())
+        self.last: Returned = {}, {}, 1.0
+        self._names = list[str]()
+        self._local = tf.distribute.get_strategy().experimental_local_results
+        self._handles = [
+            (name, {id(copy.handle) for v in variables for copy in strategy.local_values(v)})
+            for name, variables in states
+        ]
         if strategy.replicas > 1:
             refuse_unsummable(model.metrics)
 
     def take(self) -> list[float]:
-        """Return the states as a list of numbers, summed over the replicas of this process."""
-        numbers: list[float] = []
-        for variable in self.variables:
-            copies = [np.asarray(v, np.float64) for v in self.strategy.local_values(variable)]
-            numbers += np.ravel(sum(copies)).tolist()
-        return numbers
+        """Return the states as numbers, summed over the replicas of this process."""
+        copies = (
+            [np.asarray(v, np.float64) for v in self.strategy.local_values(one)] for one in self.variables
+        )
+        return [number for arrays in copies for number in np.ravel(sum(arrays)).tolist()]
 
-    def arrays(self, numbers: Iterable[float]) -> list[np.ndarray]:
-        """Return the numbers of `take` as arrays in the shapes of the variables."""
-        left, arrays = iter(numbers), []
-        for variable in self.variables:
-            flat = [next(left) for _ in range(math.prod(variable.shape))]
-            arrays.append(np.array(flat).reshape(tuple(variable.shape)))
-        return arrays
+    def arrays(self, numbers: Sequence[float]) -> list[np.ndarray]:
+        """Return the numbers that start with those of `take` as arrays in the shapes of the variables."""
+        parts = np.split(np.asarray(numbers), np.cumsum([math.prod(v.shape) for v in self.variables]))
+        return [part.reshape(tuple(v.shape)) for v, part in zip(self.variables, parts, strict=False)]
 
-    def restore(self, arrays: list[np.ndarray]) -> None:
+    def restore(self, arrays: Sequence[np.ndarray]) -> None:
         """Continue from these states: the first replica gets them, the others start at zero."""
         # user code may have added or removed metrics since
         for variable, array in zip(self.variables, arrays, strict=False):
             for number, copy in enumerate(self.strategy.local_values(variable)):
                 copy.assign(tf.cast(array if number == 0 else np.zeros_like(array), copy.dtype))
 
-    def results(self, numbers: Iterable[float]) -> dict[str, float]:
-        """Return the metrics by their Keras names, computed from the numbers of `take`."""
-        states = {
-            id(v): tf.constant(a, v.dtype) for v, a in zip(self.variables, self.arrays(numbers), strict=True)
-        }
-        results: dict[str, float] = {}
+    def wrap(self, step: Callable[[Any], Any]) -> Callable[[Any], Returned]:
+        """Return a function that runs a step on a replica."""
+
+        def run(data: Any) -> Returned:
+            logs = step(data)
+            flat = flatten_logs(logs if isinstance(logs, dict) else {})
+            values = {name: tf.convert_to_tensor(value) for name, value in flat.items()}
+            first = next(one for one in tf.nest.flatten(data) if one is not None and one.shape.rank)
+            rows, of_metrics = tf.cast(tf.shape(first)[0], tf.float64), {}
+            for name, value in values.items():
+                used = captured_by(value)
+                if any(used and used <= own and n in (name, "compile_metrics") for n, own in self._handles):
+                    of_metrics[name] = rows
+            return values, of_metrics, rows
+
+        return run
+
+    def keep(self, returned: Returned) -> dict[str, Any]:
+        """Keep what a wrapped step returned, and return no logs: they are shared when they are needed."""
+        self.last = returned
+        return {}
+
+    def take_values(self) -> list[float]:
+        """Return the sum of each value of the last step times its rows over the local replicas, then that of the rows."""
+        values, _, rows = self.last
+        copies = zip(*(self._local(value) for value in values.values()), strict=True)
+        replicas = [flatten_result(dict(zip(values, one, strict=True))) for one in copies]
+        weights = [float(w) for w in self._local(rows)]
+        self._names = [*replicas[0]] if replicas else []
+        sums = [sum(w * one[n] for w, one in zip(weights, replicas, strict=True)) for n in self._names]
+        return [*sums, sum(weights)]
+
+    def means(self, numbers: Sequence[float]) -> dict[str, float]:
+        """Return the values by name, from numbers that end with those of `take_values`."""
+        *sums, rows = numbers[-len(self._names) - 1 :]
+        return {n: total / rows if rows else math.nan for n, total in zip(self._names, sums, strict=True)}
+
+    def results(self, numbers: Sequence[float]) -> dict[str, float]:
+        """Return what Keras reports: the values of the last step, or the metrics if it returned all of them.
+
+        A metric that was returned under its own name is computed from the states of all replicas.
+        """
+        pairs = zip(self.variables, self.arrays(numbers), strict=True)
+        states = {id(v): tf.constant(array, v.dtype) for v, array in pairs}
+        found: dict[str, Any] = {}
         for metric in self.model.metrics:
             result = metric.stateless_result([states[id(v)] for v in metric.variables])
-            results |= flatten_result(result if isinstance(result, dict) else {metric.name: result})
-        return results
+            found |= result if isinstance(result, dict) else {metric.name: result}
+        metrics, values = flatten_result(found), self.means(numbers)
+        if not values or values.keys() == metrics.keys():
+            return metrics
+        return values | {name: metrics[name] for name in self.last[1] if name in metrics}
 
 
 def flatten_result(result: Mapping[str, Any]) -> dict[str, float]:
@@ -97,86 +152,6 @@ def refuse_unsummable(metrics: Iterable[keras.metrics.Metric]) -> None:
                     "can be added over ranks or devices; use metrics of Keras (keras.metrics.Mean with the value of each row), or "
                     "trainer.devices=1."
                 )
-
-
-def _variables(metrics: Iterable[keras.metrics.Metric]) -> list[keras.Variable]:
-    return [v for metric in metrics for v in metric.variables]
-
-
-class StepLogs:
-    """The values that the last step has returned, read from the device only if used.
-
-    Each replica returns its own. Their mean is weighted by rows: those of the epoch so far for a value that is computed from metrics,
-    else those of the batch.
-
-    Attributes:
-        last: the values of the last step, the rows of the epoch for those that are computed from metrics and for the results of
-            metrics under their own names, and the rows of the batch.
-        names: names of the numbers that `take` has returned.
-    """
-
-    def __init__(self, metrics: Metrics) -> None:
-        self.names = list[str]()
-        self.local = tf.distribute.get_strategy().experimental_local_results
-        self.last: tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any] = {}, {}, {}, 1.0
-        self._rows = keras.metrics.Sum(name="rows", dtype="float64")
-        local, self._states = metrics.strategy.local_values, list[tuple[str, set[int]]]()
-        for metric in metrics.model.metrics:
-            handles = {id(v.handle) for variable in metric.variables for v in local(variable)}
-            self._states.append((metric.name, handles))
-        metrics.variables.extend(self._rows.variables)
-
-    def reset(self) -> None:
-        """Forget the rows of the epoch."""
-        self._rows.reset_state()
-
-    def keep(self, last: tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any]) -> dict[str, Any]:
-        """Keep what a wrapped step has returned, and return no logs: they are shared when they are needed."""
-        self.last = last
-        return {}
-
-    def wrap(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return a function that runs `step`, and returns its values, flat by name, and weights."""
-
-        def run(data: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any]:
-            logs = step(data)
-            flat = flatten_logs(logs if isinstance(logs, dict) else {})
-            values = {name: tf.convert_to_tensor(value) for name, value in flat.items()}
-            rows = tf.cast(
-                next(tf.shape(t)[0] for t in tf.nest.flatten(data) if t is not None and t.shape.rank),
-                tf.float64,
-            )
-            self._rows.update_state(rows)
-            total = tf.convert_to_tensor(self._rows.variables[0])
-            used = {name: captured_by(value) for name, value in values.items()}
-            running = {name: total for name, ids in used.items() if any(ids & own for _, own in self._states)}
-            results = {
-                name: total
-                for name in running
-                for metric, own in self._states
-                if used[name] <= own and metric in (name, "compile_metrics")
-            }
-            return values, running, results, rows
-
-        return run
-
-    def take(self) -> list[float]:
-        """Return each number's weighted sum over the local replicas, and the sum of the weights."""
-        values, totals, _, rows = self.last
-        numbers, self.names = list[float](), []
-        for key, value in values.items():
-            copies = [flatten_result({key: copy}) for copy in self.local(value) if copy.dtype != tf.string]
-            weights = [float(w) for w in self.local(totals.get(key, rows))]
-            for name in copies[0] if copies else ():
-                self.names.append(name)
-                shares = (copy[name] * weight for copy, weight in zip(copies, weights, strict=True))
-                numbers += [sum(shares), sum(weights)]
-        return numbers
-
-    def means(self, numbers: list[float]) -> dict[str, float]:
-        """Return the values, from the numbers of `take` summed over processes."""
-        pairs = zip(self.names, numbers[::2], numbers[1::2], strict=True)
-        return {name: total / weight if weight else math.nan for name, total, weight in pairs}
 
 
 def captured_by(value: tf.Tensor) -> set[int]:

@@ -128,7 +128,6 @@ class TrainingCallback(StepWork):
         """Start an epoch."""
         self.epoch, self._measured, self._leaving, self._logged = epoch, False, False, False
         if not self.replaying:
-            self.module.step_logs.reset()
             self._call("on_epoch_begin", epoch, {})
         refuse_different_layers(self.module)
         self.pace.start()
@@ -151,13 +150,14 @@ class TrainingCallback(StepWork):
             self._read_validation(batch + 1)
             return
         if not skipped:
-            self.heartbeat.computed(self.pace.seconds(self.heartbeat))
+            done = min(batch + 1, self.plan.steps_per_epoch)
+            steps = done - self.position.batch // self.plan.accumulate
+            self.heartbeat.computed(self.pace.seconds(self.heartbeat, steps))
             self.module.set_own_flags()
             self.module.logs, self._logged = logs, True
             if self.train_hooks:
                 self._call("on_train_batch_end", batch, self.module.batch_logs())
-            done = min(batch + 1, self.plan.steps_per_epoch)
-            self._end_step(done - self.position.batch // self.plan.accumulate)
+            self._end_step(steps)
         if self.position.preempted:
             self.leave()
         if self.position.pending:
@@ -193,7 +193,7 @@ class TrainingCallback(StepWork):
         self._call("on_epoch_end", epoch, numbers)
         self.added = from_keras_names({k: v for k, v in numbers.items() if k not in known})
         self._report_epoch(epoch, metrics | self.added)
-        self._agree_on_end()
+        self._take_stop(agree=True)
         if is_multiple(epoch + 1, self.config.monitor.compare_weights_every_n_epochs):
             self.module.refuse_different_weights()
         self._close(epoch, metrics | self.added, validated)
@@ -225,9 +225,9 @@ class TrainingCallback(StepWork):
         """Keep the state of a validation, which runs again if it is interrupted, and use the weights to measure."""
         if self.replaying:
             return
-        self._keep_state()
+        if self.load == self.module.swap_averages:
+            self._keep_state()
         self._average_statistics()
-        self.module.step_logs.reset()
         self.heartbeat.enter("validation" if self.split == "val" else self.split)
         super().on_test_begin(logs)
         self._averaged = bool(self.load())

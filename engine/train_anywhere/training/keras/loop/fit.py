@@ -1,12 +1,16 @@
 """The one call of `fit` of a process, and the calls of `evaluate` around it."""
 
-from collections.abc import Callable
+import math
 
 import keras
 
+from train_anywhere.data.tf.streams import Stream
 from train_anywhere.training.keras.checkpoint import keep_random_state
 from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 from train_anywhere.training.keras.loop.step_work import Stopped
+
+MOST_STEPS = 32
+"""The most steps of a call, after each of which signals and requests are looked at."""
 
 
 def fit(callback: TrainingCallback) -> None:
@@ -20,8 +24,11 @@ def fit(callback: TrainingCallback) -> None:
     position.timed_out = callback.timer.was_over
     callback.prepare()
     data = callback.loader.for_fit(plan, position)
-    if data["steps_per_epoch"]:  # `fit` would train more steps than these in the last call of an epoch
-        module.model.steps_per_execution = divisor(plan.steps_per_epoch, module.model.steps_per_execution)
+    own = module.model.steps_per_execution
+    if own == 1:
+        module.model.steps_per_execution = choose_steps(callback)
+    elif data["steps_per_epoch"]:  # `fit` would train more steps than these in the last call of an epoch
+        module.model.steps_per_execution = divisor(plan.steps_per_epoch, own)
     validation = {}
     if plan.val_batches:
         if not position.step or callback.loader.is_read_again("val"):
@@ -48,6 +55,31 @@ def divisor(number: int, most: int) -> int:
     return next(n for n in range(min(number, most), 0, -1) if number % n == 0)
 
 
+def choose_steps(callback: TrainingCallback) -> int:
+    """Return how many steps one call of the train function makes, if the user's model does not say it.
+
+    It is 1 if a callback looks at batches. Else it divides the epoch and all steps at which metrics, validations or features are due.
+    """
+    module, plan, trainer = callback.module, callback.plan, callback.config.trainer
+    one_by_one = module.several or module.model.run_eagerly or trainer.profiler is not None
+    streams = [data for data in callback.loader.splits.values() if isinstance(data, Stream)]
+    if (
+        one_by_one
+        or callback.train_hooks
+        or callback.test_hooks
+        or any(data.length is None for data in streams)
+    ):
+        return 1
+    due = [plan.steps_per_epoch, plan.total_steps, trainer.log_every_n_steps]
+    due += [plan.val_every] if plan.val_batches else []
+    for one in callback.observers.all:
+        step: int | None = callback.position.step
+        for _ in range(2):
+            step = None if step is None else one.next_step(step)
+            due += [step] if step else []
+    return divisor(math.gcd(*due), MOST_STEPS)
+
+
 def check_validation(callback: TrainingCallback) -> None:
     """Run `trainer.num_sanity_val_steps` validation batches, and forget that they ran."""
     trainer, module, known = callback.config.trainer, callback.module, callback.plan.val_batches
@@ -61,13 +93,3 @@ def check_validation(callback: TrainingCallback) -> None:
         )
         module.model.evaluate(**callback.loader.evaluation("val", count), callbacks=[beat], verbose=0)
         module.report("val", module.strategy.sum(module.take()))
-
-
-def evaluate(callback: TrainingCallback, load: Callable[[], object]) -> None:
-    """Measure the test metrics with the weights that `load` loads, after callbacks may have changed them."""
-    callback.split, callback.load = "test", load
-    data = callback.loader.evaluation("test", callback.plan.test_batches)
-    try:
-        callback.module.model.evaluate(**data, callbacks=callback, verbose=0)
-    except Stopped:
-        return

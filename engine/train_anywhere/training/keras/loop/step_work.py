@@ -112,9 +112,10 @@ class StepWork(keras.callbacks.CallbackList):
         """Return whether training is complete."""
         return self.position.is_complete(self.plan, self.config.trainer.early_stopping)
 
-    def evaluate(self) -> None:
-        """Validate now, within an epoch or after training."""
-        data = self.loader.evaluation("val", self.plan.val_batches)
+    def evaluate(self, split: str = "val", load: Callable[[], object] | None = None) -> None:
+        """Measure a split now, with the weights that `load` loads, after callbacks may have changed them."""
+        self.split, self.load = split, load or self.module.swap_averages
+        data = self.loader.evaluation(split, getattr(self.plan, f"{split}_batches"))
         self.model.evaluate(**data, callbacks=self, verbose=0)
 
     def _call(self, hook: str, number: int, logs: Any = None) -> None:
@@ -132,20 +133,17 @@ class StepWork(keras.callbacks.CallbackList):
         if self.checkpoints:
             self.checkpoints.checkpointer.check()
         position.advance(self.plan, self.config.trainer, steps)
-        single = self.module.strategy.processes == 1
-        if single:
+        if self.module.strategy.processes == 1:
             self._end_training(self.timer.is_over)
-        self._take_stop()
-        if single and self.end_requested:
-            self._end_early(True)
+        self._take_stop(at_step=True)
         metrics = None
         if position.pending or position.step // every > before // every:
-            metrics = self._measure()
+            metrics = self.reduce("train") | {"lr": self.module.learning_rate()}
+            position.metrics |= metrics
             if not position.pending:  # else the end of the epoch writes the row, together with the validation
                 self.metrics.write(position.step, position.epoch, metrics)
             at = (position.step, position.epoch, position.batch)
             self.observers.after_step(Step(*at, metrics, last=position.pending))
-        if metrics is not None:
             self._count_rows(position.step)
         loss = lambda: float(self.module.batch_logs().get("loss", math.nan))  # noqa: E731  # of this process
         self.metrics.progress.add_batches(
@@ -182,8 +180,6 @@ class StepWork(keras.callbacks.CallbackList):
         self.evaluate()
         restore_counts()
         self._take_stop()
-        if self.end_requested and self.module.strategy.processes == 1:
-            self._end_early(False)
         metrics = self._metrics(True)
         self._count_patience(epoch, metrics, True)
         self._measured = True
@@ -235,16 +231,14 @@ class StepWork(keras.callbacks.CallbackList):
 
     # ---- signals, and other ends
 
-    def leave(self) -> None:
+    def leave(self, states: dict[str, str] | None = None) -> None:
         """Save, and leave `fit` after a signal. Raises Stopped."""
-        self.save()
+        self.save(states=states)
         self.timer.stop()
         raise Stopped
 
     def _keep_state(self) -> None:
         """Keep what a validation may change: all variables if a callback has hooks, else those that no optimizer trains."""
-        if self.split != "val" or self.load != self.module.swap_averages:
-            return
         module, trained = self.module, {id(v) for v in self.model.trainable_variables}
         own = [v for v in module.weights().values() if self.test_hooks or id(v) not in trained]
         kept = [*own, *module.optimizer_state().values()] if self.test_hooks else own
@@ -253,15 +247,12 @@ class StepWork(keras.callbacks.CallbackList):
 
     def _leave_test(self) -> None:
         """Leave a validation or test after a signal; the validation will run again. Raises Stopped."""
-        if not self.position.preempted:
-            return
-        if self.split != "val" or self.load != self.module.swap_averages:
+        if self.position.preempted and self.load == self.module.swap_averages:
+            self.module.swap_averages()
+            self._restore()
+            self.leave(self._states_before)
+        if self.position.preempted:
             raise Stopped
-        self.module.swap_averages()
-        self._restore()
-        self.save(states=self._states_before)
-        self.timer.stop()
-        raise Stopped
 
     def reduce(self, split: str) -> dict[str, float]:
         """Return the metrics over all ranks, and agree to stop or save. All ranks call this."""
@@ -296,10 +287,15 @@ class StepWork(keras.callbacks.CallbackList):
         requested = bool(self.metrics.progress.requests.save) or self.observers.requests_checkpoint()
         return self.checkpoints is not None and requested
 
-    def _take_stop(self) -> None:
-        """Note that a callback has set `stop_training`, on which the ranks have to agree."""
+    def _take_stop(self, at_step: bool = False, agree: bool = False) -> None:
+        """End training if a callback has set `stop_training`. Several processes have to `agree`: all of them call this."""
         self.end_requested |= bool(self.model.stop_training)
         self.model.stop_training = False
+        alone, requested = self.module.strategy.processes == 1, float(self.end_requested)
+        if agree and self.has_users and not alone:
+            requested = self.module.strategy.sum([requested])[0]
+        if requested and (alone or agree):
+            self._end_early(at_step)
 
     def _end_training(self, over: bool) -> None:
         """End training at this step if `trainer.max_time` is over."""
@@ -307,15 +303,6 @@ class StepWork(keras.callbacks.CallbackList):
         if over and not (position.timed_out or position.step >= self.plan.total_steps):
             position.timed_out = position.pending = True
             self.metrics.progress.note(self.timer.end(position.step))
-
-    def _agree_on_end(self) -> None:
-        """Check at the end of an epoch whether a callback has set `stop_training`. All processes call this."""
-        self._take_stop()
-        requested = float(self.end_requested)
-        if self.module.strategy.processes > 1 and self.has_users:
-            requested = self.module.strategy.sum([requested])[0]
-        if requested:
-            self._end_early(False)
 
     def _end_early(self, at_step: bool) -> None:
         """End training after `stop_training`. At a step, a validation ends the epoch as in `fit`."""
@@ -327,12 +314,6 @@ class StepWork(keras.callbacks.CallbackList):
             self.ended_by = describe_early_end(self.stopper, position.step, self.plan.total_steps)
             self.metrics.progress.note(self.ended_by)
         position.pending |= at_step
-
-    def _measure(self) -> dict[str, float]:
-        """Return and store the metrics of training over all ranks, and the learning rate."""
-        metrics = self.reduce("train") | {"lr": self.module.learning_rate()}
-        self.position.metrics |= metrics
-        return metrics
 
     # ---- checkpoints
 
@@ -362,8 +343,7 @@ class StepWork(keras.callbacks.CallbackList):
         self.module.strategy.broadcast_variables(list(weights.values()))
         try:
             if self.plan.val_batches:
-                self.load = lambda: False
-                self.evaluate()
+                self.evaluate(load=lambda: False)
             elif self.checkpoints:
                 self.checkpoints.keep_validated(self.module, position)
         finally:

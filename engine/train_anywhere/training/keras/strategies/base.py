@@ -13,7 +13,7 @@ import tensorflow as tf
 from train_anywhere.monitor.heartbeat import Heartbeat
 
 EVERY_S = 0.1
-"""Seconds between steps whose wait for the batch is read; the steps between count with the same wait."""
+"""Seconds between calls whose wait for the batch is read; the steps between count with the same wait."""
 
 
 class Pace:
@@ -26,21 +26,19 @@ class Pace:
     def __init__(self, processes: int) -> None:
         self._began = self._asked = self._read_at = 0.0
         self._unread = 0
-        self._measures = True
-        self._batch = _Moment()
-        self._there: _Moment | None = None
-        self._average: _Moment | None = None
-        if processes > 1:
-            self._there = _Moment()
-            self._average = None if tf.config.list_physical_devices("GPU") else _Moment()
+        self._measures = self._next = True
+        self._batch = _Moment(first=processes == 1)
+        self._there = _Moment() if processes > 1 else None
+        self._average = _Moment() if self._there and not tf.config.list_physical_devices("GPU") else None
 
     def start(self) -> None:
         """Note the time at which the work for the next call starts."""
         self._began = time.time()  # the clock of `tf.timestamp`
 
     def ask(self) -> None:
-        """Note the time of the next call, from which on the step waits for its batch."""
-        self._asked = time.time()
+        """Note the time of the next call, from which on its first step waits for its batch."""
+        if self._next or self._there:
+            self._asked, self._next = time.time(), False
 
     def turn_off(self) -> None:
         """Take no more time stamps."""
@@ -48,13 +46,12 @@ class Pace:
 
     def mark_batch(self, batch: Any) -> None:
         """Mark within the step that the batch, of one replica or several, is ready."""
-        if not self._measures:
-            return
-        replicas = tf.distribute.get_strategy().experimental_local_results(batch)
-        self._batch.take(tf.nest.flatten(replicas, expand_composites=True))
+        if self._measures:
+            replicas = tf.distribute.get_strategy().experimental_local_results(batch)
+            self._batch.take(tf.nest.flatten(replicas, expand_composites=True))
 
     def mark_gradients(self, gradients: Sequence[Any]) -> None:
-        """Mark within the step that the gradients are computed, and not yet averaged."""
+        """Mark within the step that the gradients are ready, before they are averaged."""
         if self._there and self._measures:
             self._there.take(gradients)
 
@@ -63,13 +60,13 @@ class Pace:
         if self._average and self._measures:
             self._average.take(gradients)
 
-    def seconds(self, heartbeat: Heartbeat) -> float:
-        """Return the seconds of this rank's own work in the step. 0 for a single process."""
+    def seconds(self, heartbeat: Heartbeat, steps: int = 1) -> float:
+        """Return the seconds of this rank's own work in a call of so many steps. 0 for a single process."""
         now = time.time()
-        self._unread += 1
+        self._unread += steps
         if now - self._read_at >= EVERY_S:
             heartbeat.waited_for_data(self._wait_for_data(heartbeat.trained), self._unread)
-            self._unread, self._read_at = 0, now
+            self._unread, self._read_at, self._next = 0, now, True
         if not self._there:
             return 0.0
         there = self._there.read()
@@ -79,15 +76,21 @@ class Pace:
         return max(0.0, there - self._began)
 
     def _wait_for_data(self, trained: int) -> float:
-        """Return the wait for the batch. 0 for the first step, which is compiled before."""
-        return max(0.0, self._batch.read() - self._asked) if trained else 0.0
+        """Return the wait for the batch. 0 for the first call, which is compiled before."""
+        waited = self._batch.read() - self._asked
+        return max(0.0, waited) if trained else 0.0
 
 
 class _Moment:
-    """The Unix time at which values of the newest step, of the first optimizer, were ready."""
+    """The Unix time at which values of the newest step, of the first optimizer, were ready.
 
-    def __init__(self) -> None:
+    Args:
+        first: keep the time of the first step after the last `read`: a call of several steps waits for data before the others, too.
+    """
+
+    def __init__(self, first: bool = False) -> None:
         self._graph: Any = None
+        self._first = first
         with tf.device("CPU:0"):
             self._moment = tf.Variable(0.0, dtype=tf.float64, trainable=False)
 
@@ -99,11 +102,15 @@ class _Moment:
         self._graph = graph
         there = [v.values if isinstance(v, tf.IndexedSlices) else v for v in values if v is not None]
         with tf.control_dependencies(there), tf.device("CPU:0"):
-            self._moment.assign(tf.timestamp())
+            now, before = tf.timestamp(), self._moment
+            before.assign(tf.where(before > 0.0, before, now) if self._first else now)
 
     def read(self) -> float:
         """Return the stored time of a finished step."""
-        return float(self._moment.numpy())
+        moment = float(self._moment.numpy())
+        if self._first:
+            self._moment.assign(0.0)
+        return moment
 
 
 MakeDataset = Callable[[int, int], tf.data.Dataset]
@@ -149,6 +156,13 @@ class Strategy:
     def sum(self, values: list[float]) -> list[float]:
         """Return the sums of a few numbers over the processes. All of them call this."""
         return values
+
+    def gather(self, numbers: Sequence[float], most: int) -> list[list[float]]:
+        """Return up to `most` numbers of each process, integers below 2**53 exactly. All processes call this."""
+        slots = np.zeros((self.processes, most + 1))
+        slots[self.rank, : len(numbers) + 1] = [len(numbers), *numbers]
+        rows = np.reshape(self.sum(slots.ravel().tolist()), slots.shape)
+        return [row[1 : int(row[0]) + 1].tolist() for row in rows]
 
     def broadcast_variables(self, variables: list[keras.Variable]) -> None:
         """Assign rank 0's values to the variables. All processes call this."""
