@@ -271,3 +271,33 @@ def test_xla_computes_the_same(make_run) -> None:
         config, run = make_run(*SMALL, "model=mlp", "model.dropout=0.0", *words)
         found.append(run_keras(config, run).metrics["test/loss"])
     assert found[1] == pytest.approx(found[0], rel=1e-4)
+
+
+def test_calls_make_several_steps_unless_a_callback_looks_at_batches(make_run, monkeypatch) -> None:
+    """All that is due comes at its step: rows of metrics, checkpoints, validations, the end."""
+    from train_anywhere.training.keras.loop.callbacks import TrainingCallback
+
+    ends, original = list[int](), TrainingCallback.on_train_batch_end
+
+    def counted(self: TrainingCallback, batch: int, logs: Any = None) -> None:
+        ends.append(batch)
+        original(self, batch, logs)
+
+    monkeypatch.setattr(TrainingCallback, "on_train_batch_end", counted)
+    words = (
+        *SMALL, "model=mlp", "trainer.limit_train_batches=24", "trainer.max_steps=36", "trainer.log_every_n_steps=4",
+        "trainer.val_check_interval=12", "checkpoint.every_n_steps=6", "checkpoint.keep_last=9",
+    )  # fmt: skip
+    looks = "+callbacks.a._target_=engine.tests.training.keras.strangers.Reads"
+    found = []
+    for callback, calls in (((), 18), ((looks,), 36)):
+        config, run = make_run(*words, *callback)
+        found.append((run_keras(config, run), rows(run)))
+        assert len(ends) == calls
+        ends.clear()
+        saved = sorted(int(path.name) for path in run.checkpoints.glob("0*"))
+        assert saved == [6, 12, 18, 24, 30, 36]
+    assert_same_bits(found[0][0].checkpoint, found[1][0].checkpoint)
+    assert found[0][1] == found[1][1]
+    assert [row["step"] for row in found[0][1]] == ["4", "8", "12", "16", "20", "24", "28", "32", "36", "36"]
+    assert [row["step"] for row in found[0][1] if row["val/loss"]] == ["12", "24", "36"]

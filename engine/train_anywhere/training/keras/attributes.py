@@ -15,14 +15,6 @@ LOOKED_AT = (*ARRAYS, *WALKED, keras.random.SeedGenerator, list, dict, set)
 """Types of Keras whose objects users keep in attributes; the containers in models are of Keras, too."""
 
 
-def own_names() -> set[str]:
-    """Return the attributes that Keras gives to models, layers and callbacks."""
-    inputs = keras.Input((1,))
-    models = [keras.Model(), keras.Model(inputs, inputs), keras.Sequential([keras.layers.Layer()])]
-    models[0].compile(loss="mse")
-    return {*vars(keras.callbacks.Callback()), *(name for model in models for name in vars(model))}
-
-
 class Keras(Framework):
     """Keras and TensorFlow."""
 
@@ -37,7 +29,11 @@ class Keras(Framework):
     walked = WALKED
 
     def __init__(self) -> None:
-        self._own = own_names()
+        inputs = keras.Input((1,))
+        models = [keras.Model(), keras.Model(inputs, inputs), keras.Sequential([keras.layers.Layer()])]
+        models[0].compile(loss="mse")
+        # what Keras gives to models, layers and callbacks
+        self._own = {*vars(keras.callbacks.Callback()), *(name for model in models for name in vars(model))}
 
     def is_array(self, kind: type) -> bool:
         """Return whether values of this type are tensors or variables."""
@@ -86,18 +82,18 @@ class Keras(Framework):
         elif is_of_keras(owner) and not isinstance(owner, keras.Model):
             names = {*vars(owner)}
         layers = owner.layers if isinstance(owner, keras.Model) else []
-        found = {n: v for n, v in vars(owner).items() if n not in names and not is_helper(v)}
+        # an object of Keras belongs to `fit`, such as an iterator
+        found = {
+            n: v
+            for n, v in vars(owner).items()
+            if n not in names and (isinstance(v, LOOKED_AT) or not is_of_keras(v))
+        }
         return found | {layer.name: layer for layer in layers}
 
 
 def is_of_keras(value: Any) -> bool:
     """Return whether the class of a value is Keras' own."""
     return type(value).__module__.startswith("keras.")
-
-
-def is_helper(value: Any) -> bool:
-    """Return whether a value is an object of Keras that belongs to `fit`, such as an iterator."""
-    return is_of_keras(value) and not isinstance(value, LOOKED_AT)
 
 
 def held_by_checkpoint(model: keras.Model) -> dict[str, Any]:

@@ -24,7 +24,9 @@ from train_anywhere.training.plan import Plan, count_parts, refuse_parts
 
 
 def stack_batches(batches: tf.data.Dataset, count: int) -> tf.data.Dataset:
-    """Return stacks of `count` batches. Raises ConfigError if their shapes differ."""
+    """Return stacks of `count` batches, or single ones. Raises ConfigError if their shapes differ."""
+    if count == 1:
+        return batches
     if any(None in spec.shape for spec in tf.nest.flatten(batches.element_spec)):
         raise ConfigError(
             f"trainer.accumulate_grad_batches={count} needs batches of one shape, and the rows of this data have different shapes; pad "
@@ -133,7 +135,7 @@ class Loader:
         options: dict[str, Any] = {"class_weight": weights or None, "shuffle": False}
         if isinstance(data, Stream) and self.is_read_again("train"):
             x = data.for_fit(plan.train_batches, repeats=True, stacked=plan.accumulate > 1)
-            x = x if plan.accumulate == 1 else stack_batches(x, plan.accumulate)
+            x = stack_batches(x, plan.accumulate)
             options["shuffle"] = isinstance(x, keras.utils.PyDataset) and extra.get("shuffle", True)
             return options | {"x": x, "steps_per_epoch": steps_argument(x, plan.steps_per_epoch)}
         return options | {"x": self.training(plan, position), "steps_per_epoch": plan.steps_per_epoch}
@@ -143,28 +145,24 @@ class Loader:
         data = self.splits["train"]
         assert data
         if isinstance(data, Stream):
-            batches = self._own_rows(
-                data.training(plan.train_batches, position.step * plan.accumulate), "train"
-            )
-            batches = batches if plan.accumulate == 1 else stack_batches(batches, plan.accumulate)
-            return self.strategy.distribute(batches)
+            batches = data.training(plan.train_batches, position.step * plan.accumulate)
+            return self.strategy.distribute(stack_batches(self._own_rows(batches, "train"), plan.accumulate))
 
         trainer = self.config.trainer
         shuffle = trainer.overfit_batches is None and trainer.extra.get("shuffle", True)
 
         def make_rank_batches(rank: int, world_size: int) -> tf.data.Dataset:
-            size, seed = self.config.data.batch_size, self.config.seed
+            size, parts = self.config.data.batch_size, count_parts(self.config)
+            order = BatchOrder(size, self.config.seed, rank, world_size, shuffle, block_order(data), parts)
             batches = training_batches(
                 data,
-                BatchOrder(
-                    size, seed, rank, world_size, shuffle, block_order(data), count_parts(self.config)
-                ),
+                order,
                 workers=self.config.data.workers,
                 start_epoch=position.epoch,
                 start_batch=position.batch,
                 per_epoch=plan.train_batches,
             )
-            return batches if plan.accumulate == 1 else stack_batches(batches, plan.accumulate)
+            return stack_batches(batches, plan.accumulate)
 
         return self.strategy.dataset(make_rank_batches)
 

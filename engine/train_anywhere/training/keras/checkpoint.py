@@ -1,9 +1,7 @@
 """Checkpoints of a Keras run: every variable bit for bit, the progress of the run, seeds."""
 
-import io
 import json
 import random
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -139,17 +137,9 @@ class Buffers:
         return all(array.tobytes() == other._arrays[name].tobytes() for name, array in self._arrays.items())
 
     def write(self, file: Path) -> None:
-        """Save the copies in a file for `np.load`. Any thread may call this. Raises OSError.
-
-        Unlike np.savez, this does not copy each array again in small chunks.
-        """
-        with zipfile.ZipFile(file, "w") as archive:
-            for name, array in self._arrays.items():
-                header = io.BytesIO()
-                np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                    entry.write(header.getvalue())
-                    entry.write(array.reshape(-1).view(np.uint8))
+        """Save the copies in a file for `np.load`. Any thread may call this. Raises OSError."""
+        with open(file, "wb") as opened:
+            np.savez(opened, **self._arrays)  # type: ignore[arg-type]
 
 
 def host_value(variable: keras.Variable) -> np.ndarray:
@@ -308,14 +298,12 @@ def load_initial_weights(init: Init, module: Module, report: Callable[[str], Non
     weights = module.weights()
     if module.base and not lora:  # the weights of the base, not those of its adapters
         weights = {n: v for n, v in (weights | module.base.variables).items() if not n.endswith(ADAPTERS)}
-    own = {name: variable for name, variable in weights.items() if not name.endswith(SEED_STATE)}
-    stored = {name: array for name, array in stored.items() if not name.endswith(SEED_STATE)}
-    for name in select_weights(_shapes(own), _shapes(stored), init, report):
-        own[name].assign(stored[name])
-
-
-def _shapes(arrays: dict) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(array.shape) for name, array in arrays.items()}
+    own, theirs = (
+        {name: tuple(v.shape) for name, v in values.items() if not name.endswith(SEED_STATE)}
+        for values in (weights, stored)
+    )
+    for name in select_weights(own, theirs, init, report):
+        weights[name].assign(stored[name])
 
 
 def restore_weights(folder: Path, weights: NamedVariables) -> None:

@@ -38,16 +38,19 @@ def export_model(model: keras.Model, format: str, path: Path, rows: Any) -> None
     expected = [model(rows, **arguments) for _ in range(2)]
     try:
         if format == "keras":
-            known = {type(layer).__name__: type(layer) for layer in find_layers(model)}
-            with keras.saving.custom_object_scope(known):
+            classes = {type(layer).__name__: type(layer) for layer in find_layers(model)}
+            with keras.saving.custom_object_scope(classes):
                 type(model).from_config(model.get_config())  # fails now rather than when Keras opens the file
             model.compiled = False  # leaves out the optimizer, whose schedule is a class of this package
             model.save(path)
         else:
-            archive = keras.export.ExportArchive()
+            archive, answer = keras.export.ExportArchive(), partial(model, **arguments)
             archive.track(model)
-            answer = partial(model, **arguments)
-            archive.add_endpoint("serve", lambda inputs: answer(inputs), [_signature(model, rows)])
+            known = getattr(model, "input", None)  # of a functional model: the shapes that it was made with
+            signature = tf.nest.map_structure(
+                lambda one: tf.TensorSpec([None, *one.shape[1:]], one.dtype), rows if known is None else known
+            )
+            archive.add_endpoint("serve", lambda inputs: answer(inputs), [signature])
             archive.write_out(str(path), verbose=False)
     except Exception as error:  # Keras raises many types for a model that it can't serialize
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -57,7 +60,7 @@ def export_model(model: keras.Model, format: str, path: Path, rows: Any) -> None
         ) from error
     if format == "keras":
         try:
-            read = partial(keras.saving.load_model(path, known, compile=False), **arguments)
+            read = partial(keras.saving.load_model(path, classes, compile=False), **arguments)
         except Exception:  # own functions in the model, which the reader of the file has to name
             print(
                 "keras: not compared with the trained model: to load it, pass your functions as custom_objects."
@@ -67,11 +70,3 @@ def export_model(model: keras.Model, format: str, path: Path, rows: Any) -> None
         served = tf.saved_model.load(str(path))  # its functions do not keep its variables alive
         read = served.serve
     check_answers(format, expected, read(rows), half=model.compute_dtype != "float32")
-
-
-def _signature(model: keras.Model, rows: Any) -> Any:
-    """Return the shapes and types of the inputs, with a free number of rows."""
-    inputs = getattr(model, "input", None)  # of a functional model: the shapes that it was made with
-    return tf.nest.map_structure(
-        lambda one: tf.TensorSpec([None, *one.shape[1:]], one.dtype), rows if inputs is None else inputs
-    )

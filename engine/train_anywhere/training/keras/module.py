@@ -155,13 +155,12 @@ class Module:
 
     def _step_function(self, step: Callable[[Any], Any]) -> StepFunction:
         """Return a graph that runs `step` on the next batch of each replica."""
-        pace, on_replica = self.strategy.pace, self.metrics.wrap(step)
 
         @tf.function(autograph=False)
         def run(iterator: Iterator[Any]) -> Any:
             batch = next(iterator)
-            pace.mark_batch(batch)
-            return self.distribution.run(on_replica, args=(batch,))
+            self.strategy.pace.mark_batch(batch)
+            return self.distribution.run(step, args=(batch,))
 
         return run
 
@@ -252,7 +251,11 @@ class Module:
 
     def batch_logs(self) -> dict[str, Any]:
         """Return what the last step has returned, over the replicas of this process."""
-        return self.metrics.means(self.metrics.take_values()) if self.several else to_numbers(self.logs)
+        if not self.several:
+            return to_numbers(self.logs)
+        return self.metrics.means(
+            self.metrics.take_values(), self.strategy.replicas // self.strategy.processes
+        )
 
     def weights(self) -> NamedVariables:
         """Return the variables of a checkpoint by name. Raises ConfigError if the base is trained."""

@@ -44,21 +44,17 @@ class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
         """Return the learning rate, float32 [], of the step after `step` steps (an integer, [])."""
-        done = tf.cast(step, tf.float64)
-        factor = self._after_warmup(done)
+        s, done = self.schedule, tf.cast(step, tf.float64)
+        factor = tf.ones([], tf.float64)
+        if s.name == "cosine":
+            progress = tf.minimum((done - self.warmup) / max(1, self.total_steps - self.warmup), 1.0)
+            factor = s.final + (1 - s.final) * 0.5 * (1 + tf.cos(math.pi * progress))
+        elif s.name == "step":
+            at = tf.constant([round(m * self.steps_per_epoch) for m in s.milestones], tf.float64)
+            factor = tf.constant(s.gamma, tf.float64) ** tf.reduce_sum(tf.cast(done >= at, tf.float64))
         if self.warmup:
             factor = tf.where(done < self.warmup, (done + 1) / self.warmup, factor)
         return tf.cast(self.lr * factor, tf.float32)
-
-    def _after_warmup(self, done: tf.Tensor) -> tf.Tensor:
-        s = self.schedule
-        if s.name == "cosine":
-            progress = tf.minimum((done - self.warmup) / max(1, self.total_steps - self.warmup), 1.0)
-            return s.final + (1 - s.final) * 0.5 * (1 + tf.cos(math.pi * progress))
-        if s.name == "step":
-            at = tf.constant([round(m * self.steps_per_epoch) for m in s.milestones], tf.float64)
-            return tf.constant(s.gamma, tf.float64) ** tf.reduce_sum(tf.cast(done >= at, tf.float64))
-        return tf.ones([], tf.float64)
 
 
 class EpochSchedule(keras.optimizers.schedules.LearningRateSchedule):
@@ -92,14 +88,12 @@ class Grouped:
         super().build(variables)  # type: ignore[misc]
         local = tf.distribute.get_strategy().experimental_local_results
         numbers = {copy.ref(): number for number, v in enumerate(variables) for copy in local(v.value)}
-        settings = [self._find_settings(v.path) for v in variables]
+        settings = []  # the factor of the learning rate, and the weight decay
+        for path in (v.path for v in variables):
+            lr, decay = group_settings(matching_groups(self.section.groups, path))
+            decay = 0.0 if path in self.undecayed else self.section.weight_decay if decay is None else decay
+            settings.append((1.0 if lr is None else lr / self.section.lr, decay))
         self.number, self.settings = numbers.__getitem__, settings.__getitem__
-
-    def _find_settings(self, path: str) -> tuple[float, float]:
-        """Return the factor of the learning rate, and the weight decay."""
-        lr, decay = group_settings(matching_groups(self.section.groups, path))
-        decay = 0.0 if path in self.undecayed else self.section.weight_decay if decay is None else decay
-        return 1.0 if lr is None else lr / self.section.lr, decay
 
 
 class KerasSGD(Grouped, keras.optimizers.SGD):
@@ -152,11 +146,8 @@ def make_optimizer(config: Config, plan: Plan, world_size: int) -> keras.optimiz
     else:
         betas = dict(zip(("beta_1", "beta_2"), o.betas, strict=True))
         optimizer = KerasAdamW(o, name="adamw", learning_rate=rate, epsilon=o.eps, **betas, **clipping)
-    return (
-        keras.optimizers.LossScaleOptimizer(optimizer)
-        if config.trainer.precision == "16-mixed"
-        else optimizer
-    )
+    scales = config.trainer.precision == "16-mixed"
+    return keras.optimizers.LossScaleOptimizer(optimizer) if scales else optimizer
 
 
 def make_schedule(
@@ -175,17 +166,15 @@ def make_schedule(
             f"schedule._target_={schedule.target['keras']} makes a {type(user_schedule).__name__}; Keras needs a "
             "keras.optimizers.schedules.LearningRateSchedule, such as keras.optimizers.schedules.ExponentialDecay."
         )
-    return (
-        EpochSchedule(user_schedule, plan.steps_per_epoch) if schedule.interval == "epoch" else user_schedule
-    )
+    by_epoch = schedule.interval == "epoch"
+    return EpochSchedule(user_schedule, plan.steps_per_epoch) if by_epoch else user_schedule
 
 
 def make_rate_reader(optimizer: keras.optimizers.Optimizer) -> Callable[[], float]:
     """Return a function that returns the learning rate of the optimizer's last step."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    count = next(
-        v for v in inner.variables if v.name == "iteration"
-    )  # `iterations` counts less if it accumulates
+    # `iterations` counts less if it accumulates
+    count = next(v for v in inner.variables if v.name == "iteration")
 
     def rate() -> float:
         used, step = rate_source(inner), max(0, int(count.numpy()) - 1)
@@ -222,12 +211,11 @@ CLIP_ARGUMENTS = ("global_clipnorm", "clipnorm", "clipvalue")
 def ignored_rate_notes(optimizer: Optimizer, schedule: Schedule) -> list[str]:
     """Return a line if the optimizer's own learning_rate replaces this project's keys."""
     own = getattr(optimizer, "arguments", {}).get("learning_rate")
-    if own is None:
-        return []
-    return [
+    line = (
         f"optimizer.learning_rate={own} replaces optimizer.lr, optimizer.scale_lr and schedule={schedule.name}, which have no effect; use "
         "optimizer.lr to have a schedule."
-    ]
+    )
+    return [] if own is None else [line]
 
 
 def _other(o: OtherOptimizer, rate: Any, clipping: Mapping[str, float]) -> keras.optimizers.Optimizer:

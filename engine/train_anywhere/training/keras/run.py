@@ -1,7 +1,7 @@
 """Train one rank with Keras, from the configuration to the outcome."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
@@ -103,7 +103,8 @@ class KerasTraining(Training):
     def make_model(self, data: Splits) -> keras.Model:
         """Return the compiled model of `task=`. Raises ConfigError, DataError."""
         self._data = data
-        self._module, self._loader, self._plan = open_task(self.config, self.strategy, data)
+        self._module, self._loader, self._plan = open_model(self.config, self.strategy, data)
+        self._module.notes += [*data.notes, *validation_notes(self.config.trainer, self._plan)]
         return self._module.model
 
     def fit(self, trainer: Strategy, model: keras.Model, data: Splits) -> None:
@@ -125,9 +126,23 @@ class KerasTraining(Training):
             metrics = self._module.measure("test", self._loader.evaluation("test", self._plan.test_batches))
             self.log_test({name.removeprefix("test/"): value for name, value in metrics.items()})
             return
-        test(self._callback, self._newest)
-        if self._callback.position.preempted:
+        callback, module, position = self._callback, self._module, self._callback.position
+        best = callback.checkpoints.checkpointer.store.best() if callback.checkpoints else None
+        saved = best or self._newest
+
+        def load() -> None:
+            if saved and (best or callback.has_users or (saved.path / RAW_WEIGHTS).exists()):
+                restore_weights(saved.path, module.weights())
+            elif not saved:
+                module.swap_averages()
+            module.strategy.broadcast_variables(list(module.weights().values()))
+
+        with suppress(Stopped):
+            callback.evaluate("test", load)
+        if position.preempted:
             raise TrainingStopped
+        metrics = {name: value for name, value in position.metrics.items() if name.startswith("test/")}
+        callback.metrics.write(position.step, position.last_epoch, metrics)
 
     def batches(self) -> Iterator[Any]:
         """Yield this rank's batches of training data without end."""
@@ -164,20 +179,23 @@ class KerasTraining(Training):
         header = describe(module, self._loader, strategy, self._name, config)
         self.stack.enter_context(checkpointer or nullcontext())
         self.stack.enter_context(progress)
-        for line in [*header.lines(config, plan), *start_notes(config, plan, strategy, newest, state)]:
+        best = describe_best_checkpoint(config.task, config.checkpoint)
+        lines = [*header.lines(config, plan), *([best] if best else [])]
+        lines += [resume_message(newest, config, plan, strategy.replicas)] if newest else []
+        if state and state["devices"] != strategy.replicas:
+            lines.append(device_count_message(state["devices"], strategy.replicas))
+        for line in lines:
             progress.note(line)
         if writes and recorder:
             known = describe_data(module.spec, module.facts)
             own = {"own_workers": 0 if isinstance(self._loader.splits["train"], Stream) else None}
             recorder.record_facts(header.record(config, plan) | known | own)
-        callbacks = make_callbacks(config.callbacks, module, position, progress.report)
+        users, states = make_callbacks(config.callbacks, module, position, progress.report)
         names = (variable.name for variable in module.model.non_trainable_variables)
         for note in [*module.notes, *batchnorm_notes(config, names)]:
             progress.note(note)
         metrics = MetricsWriter(config, run, progress, position.step, checkpointer is not None)
-        checkpoints = StateWriter(checkpointer) if checkpointer else None
         rank = Rank(run, strategy.rank * (strategy.replicas // strategy.processes), strategy.replicas)
-        observers = Observers(Features.of(config).observers(rank))
         self._callback = TrainingCallback(
             config,
             plan,
@@ -185,10 +203,11 @@ class KerasTraining(Training):
             module,
             self._loader,
             metrics,
-            checkpoints,
+            StateWriter(checkpointer) if checkpointer else None,
             process.stop,
-            *callbacks,
-            observers,
+            users,
+            states,
+            Observers(Features.of(config).observers(rank)),
             state,
         )
         self.stack.enter_context(metrics.finalize_loggers(position))
@@ -259,22 +278,6 @@ def restore_or_initialize(
     return Position(**known | {"patience": Patience(**known["patience"])}), state
 
 
-def start_notes(
-    config: Config,
-    plan: Plan,
-    strategy: Strategy,
-    newest: SavedCheckpoint | None,
-    state: Mapping[str, Any] | None,
-) -> Iterator[str]:
-    """Yield lines about the best checkpoint's metric, and where the run resumes."""
-    if line := describe_best_checkpoint(config.task, config.checkpoint):
-        yield line
-    if newest:
-        yield resume_message(newest, config, plan, strategy.replicas)
-    if state and state["devices"] != strategy.replicas:
-        yield device_count_message(state["devices"], strategy.replicas)
-
-
 def fit_and_publish(
     callback: TrainingCallback, process: RankProcess, newest: SavedCheckpoint | None
 ) -> SavedCheckpoint | None:
@@ -331,31 +334,3 @@ def min_seconds_per_token(module: Module, trainer: Trainer) -> float | None:
     chip = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "")
     peak = peak_flops(chip, trainer.precision, trainer.tf32)
     return flops / peak if peak else None
-
-
-def open_task(config: Config, strategy: Strategy, splits: Splits) -> tuple[Module, Loader, Plan]:
-    """Return the steps, batches and plan of `task._target_`. Raises ConfigError for others."""
-    module, loader, plan = open_model(config, strategy, splits)
-    module.notes += [*splits.notes, *validation_notes(config.trainer, plan)]
-    return module, loader, plan
-
-
-def test(callback: TrainingCallback, newest: SavedCheckpoint | None) -> None:
-    """Measure the test metrics with the weights of the best checkpoint, or of the newest one."""
-    position, module = callback.position, callback.module
-    best = callback.checkpoints.checkpointer.store.best() if callback.checkpoints else None
-    saved = best or newest
-
-    def load() -> None:
-        if saved and (best or callback.has_users or (saved.path / RAW_WEIGHTS).exists()):
-            restore_weights(saved.path, module.weights())
-        elif not saved:
-            module.swap_averages()
-        module.strategy.broadcast_variables(list(module.weights().values()))
-
-    with suppress(Stopped):
-        callback.evaluate("test", load)
-    if position.preempted:
-        return
-    metrics = {name: value for name, value in position.metrics.items() if name.startswith("test/")}
-    callback.metrics.write(position.step, position.last_epoch, metrics)

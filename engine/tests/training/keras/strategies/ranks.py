@@ -30,14 +30,14 @@ def main(folder: str, out: str, signal_after: str | None = None) -> None:
             os.kill(os.getpid(), signal.SIGUSR1)
         after_step(self, *arguments)
 
-    def write_down(callback: TrainingCallback, *_: object) -> None:
-        module = callback.module
+    def write_down(self: side.KerasTraining, *_: object) -> None:
+        module = self._module
         np.savez(
             Path(out) / f"{topology.rank}.npz",
             **{v.path: v.numpy() for v in module.model.trainable_variables + module.moving_statistics()},
         )
 
-    TrainingCallback.on_train_batch_end, side.test = on_train_batch_end, write_down
+    TrainingCallback.on_train_batch_end, side.KerasTraining.test = on_train_batch_end, write_down
     run, topology = open_run(folder), discover()
     outcome = side.train(load_frozen(run), RankProcess(run, topology, Stop().install()))
     print(outcome.state, outcome.step, outcome.epoch)

@@ -25,10 +25,9 @@ def find_parts(model: keras.Model, kind: type) -> list[Any]:
             return
         seen.add(id(value))
         inner = vars(value) if layer else value
-        for one in (
-            inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list | tuple) else ()
-        ):
-            search(one)
+        if isinstance(inner, list | tuple | dict):
+            for one in inner.values() if isinstance(inner, dict) else inner:
+                search(one)
         if isinstance(value, kind):
             found.append(value)
 
@@ -41,19 +40,14 @@ def find_layers(model: keras.Model) -> list[keras.layers.Layer]:
     return find_parts(model, keras.layers.Layer)[::-1]
 
 
-def trainable_parts(model: keras.Model) -> list[Any]:
-    """Return all layers, each before those within it, then all variables."""
-    return [*find_layers(model), *model.variables]
-
-
 def read_flags(model: keras.Model) -> list[bool]:
-    """Return `trainable` of all `trainable_parts`."""
-    return [bool(part.trainable) for part in trainable_parts(model)]
+    """Return `trainable` of all layers, each before those within it, then of all variables."""
+    return [bool(part.trainable) for part in (*find_layers(model), *model.variables)]
 
 
 def set_flags(model: keras.Model, flags: Sequence[bool]) -> None:
     """Set the flags that `read_flags` returned, unless the model has another number of parts."""
-    parts = trainable_parts(model)
+    parts = [*find_layers(model), *model.variables]
     if len(flags) == len(parts):
         for part, flag in zip(parts, flags, strict=True):
             part.trainable = flag
@@ -171,18 +165,18 @@ def weight_averages(applies: Sequence[AveragingApply], always: bool) -> list[tup
 
     With `always`, include averages that the optimizer itself copies to the weights every `ema_overwrite_frequency` steps.
     """
-    return [
-        (weight, averages[name])
-        for apply in applies
-        for one in single_optimizers(apply.optimizer)
-        if one.use_ema
-        and one.built
-        and (always or not one.ema_overwrite_frequency)
-        and one.iterations.numpy()
-        for averages in [{v.name: v for v in one.variables}]
-        for weight in apply.variables
-        if (name := f"{weight.path.replace('/', '_')}_average") in averages
-    ]
+    pairs = []
+    for apply in applies:
+        for one in single_optimizers(apply.optimizer):
+            averages = (
+                {v.name: v for v in one.variables}
+                if one.use_ema and one.built and one.iterations.numpy()
+                else {}
+            )
+            if always or not one.ema_overwrite_frequency:
+                named = ((weight, f"{weight.path.replace('/', '_')}_average") for weight in apply.variables)
+                pairs += [(weight, averages[name]) for weight, name in named if name in averages]
+    return pairs
 
 
 ADAPTERS = ("/lora_kernel_a", "/lora_kernel_b", "/lora_embeddings_a", "/lora_embeddings_b")
@@ -199,9 +193,7 @@ class Base:
     def identity(self) -> list[str]:
         """The hash of the weights, computed at the first use, and the name of the base."""
         if not self._hash:
-            arrays = (
-                (name, np.ascontiguousarray(v).reshape(-1)) for name, v in sorted(self.variables.items())
-            )
+            arrays = ((n, np.ascontiguousarray(v).reshape(-1)) for n, v in sorted(self.variables.items()))
             self._hash = hash_weights((name, array.view(np.uint8)) for name, array in arrays)
         return [self._hash, self.title]
 

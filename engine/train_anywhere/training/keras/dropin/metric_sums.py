@@ -1,7 +1,7 @@
 """Metrics of a user's model: its Keras metrics, and other numbers that its steps return."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,18 +12,13 @@ import tensorflow as tf
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.keras.strategies.base import Strategy
 
-Returned = tuple[dict[str, Any], dict[str, Any], Any]
-"""What a wrapped step returns on each replica: its values, those that are results of metrics under their names, and its rows."""
-
 
 class Metrics:
     """The Keras metrics of a model, whose states are sums that replicas can add up, and the values that its last step returned.
 
-    The values are read from the device only if they are used. Those of several replicas count by the rows of the batch.
-
     Attributes:
         variables: the states.
-        last: what the last wrapped step returned.
+        returned: what the last step returned on each replica, read from the device only if it is used.
 
     Raises:
         ConfigError: there are several replicas, and the state of a metric may not be a sum.
@@ -31,18 +26,19 @@ class Metrics:
 
     def __init__(self, model: keras.Model, strategy: Strategy) -> None:
         self.model, self.strategy = model, strategy
-        states = [(metric.name, metric.variables) for metric in model.metrics]
-        found = [*(v for _, variables in states for v in variables), *model.metrics_variables]
+        found = [*(v for metric in model.metrics for v in metric.variables), *model.metrics_variables]
         self.variables = list({id(v): v for v in found}.values())
-        self.last: Returned = {}, {}, 1.0
+        self.returned: Any = {}
         self._names = list[str]()
         self._local = tf.distribute.get_strategy().experimental_local_results
-        self._handles = [
-            (name, {id(copy.handle) for v in variables for copy in strategy.local_values(v)})
-            for name, variables in states
-        ]
-        if strategy.replicas > 1:
-            refuse_unsummable(model.metrics)
+        for metric in model.metrics if strategy.replicas > 1 else ():
+            for name in ("update_state", "result"):
+                if metric.variables and not getattr(type(metric), name).__module__.startswith("keras."):
+                    raise ConfigError(
+                        f"the metric '{metric.name}' is a {type(metric).__name__} with its own {name}, so its states may not be sums that "
+                        "can be added over ranks or devices; use metrics of Keras (keras.metrics.Mean with the value of each row), or "
+                        "trainer.devices=1."
+                    )
 
     def take(self) -> list[float]:
         """Return the states as numbers, summed over the replicas of this process."""
@@ -63,58 +59,34 @@ class Metrics:
             for number, copy in enumerate(self.strategy.local_values(variable)):
                 copy.assign(tf.cast(array if number == 0 else np.zeros_like(array), copy.dtype))
 
-    def wrap(self, step: Callable[[Any], Any]) -> Callable[[Any], Returned]:
-        """Return a function that runs a step on a replica."""
-
-        def run(data: Any) -> Returned:
-            logs = step(data)
-            flat = flatten_logs(logs if isinstance(logs, dict) else {})
-            values = {name: tf.convert_to_tensor(value) for name, value in flat.items()}
-            first = next(one for one in tf.nest.flatten(data) if one is not None and one.shape.rank)
-            rows, of_metrics = tf.cast(tf.shape(first)[0], tf.float64), {}
-            for name, value in values.items():
-                used = captured_by(value)
-                if any(used and used <= own and n in (name, "compile_metrics") for n, own in self._handles):
-                    of_metrics[name] = rows
-            return values, of_metrics, rows
-
-        return run
-
-    def keep(self, returned: Returned) -> dict[str, Any]:
-        """Keep what a wrapped step returned, and return no logs: they are shared when they are needed."""
-        self.last = returned
+    def keep(self, returned: Any) -> dict[str, Any]:
+        """Keep what a step returned, and return no logs: they are shared when they are needed."""
+        self.returned = returned
         return {}
 
     def take_values(self) -> list[float]:
-        """Return the sum of each value of the last step times its rows over the local replicas, then that of the rows."""
-        values, _, rows = self.last
-        copies = zip(*(self._local(value) for value in values.values()), strict=True)
-        replicas = [flatten_result(dict(zip(values, one, strict=True))) for one in copies]
-        weights = [float(w) for w in self._local(rows)]
+        """Return each value of the last step, summed over the replicas of this process."""
+        logs = flatten_logs(self.returned if isinstance(self.returned, dict) else {})
+        copies = zip(*map(self._local, logs.values()), strict=True)
+        replicas = [flatten_result(dict(zip(logs, one, strict=True))) for one in copies]
         self._names = [*replicas[0]] if replicas else []
-        sums = [sum(w * one[n] for w, one in zip(weights, replicas, strict=True)) for n in self._names]
-        return [*sums, sum(weights)]
+        return [sum(one[name] for one in replicas) for name in self._names]
 
-    def means(self, numbers: Sequence[float]) -> dict[str, float]:
-        """Return the values by name, from numbers that end with those of `take_values`."""
-        *sums, rows = numbers[-len(self._names) - 1 :]
-        return {n: total / rows if rows else math.nan for n, total in zip(self._names, sums, strict=True)}
+    def means(self, sums: Sequence[float], replicas: int) -> dict[str, float]:
+        """Return the values by name, from numbers that end with those of `take_values`, summed over `replicas`."""
+        own = sums[len(sums) - len(self._names) :]
+        return {name: total / replicas for name, total in zip(self._names, own, strict=True)}
 
     def results(self, numbers: Sequence[float]) -> dict[str, float]:
-        """Return what Keras reports: the values of the last step, or the metrics if it returned all of them.
-
-        A metric that was returned under its own name is computed from the states of all replicas.
-        """
+        """Return the metrics over all replicas or, as `fit`, the values of the last step if it returned others."""
         pairs = zip(self.variables, self.arrays(numbers), strict=True)
         states = {id(v): tf.constant(array, v.dtype) for v, array in pairs}
         found: dict[str, Any] = {}
         for metric in self.model.metrics:
             result = metric.stateless_result([states[id(v)] for v in metric.variables])
             found |= result if isinstance(result, dict) else {metric.name: result}
-        metrics, values = flatten_result(found), self.means(numbers)
-        if not values or values.keys() == metrics.keys():
-            return metrics
-        return values | {name: metrics[name] for name in self.last[1] if name in metrics}
+        metrics, values = flatten_result(found), self.means(numbers, self.strategy.replicas)
+        return metrics if not values or values.keys() == metrics.keys() else values
 
 
 def flatten_result(result: Mapping[str, Any]) -> dict[str, float]:
@@ -139,28 +111,3 @@ def number_names(name: str, value: Any) -> list[str]:
     """Return the names of the numbers in a value, a number or an array of static shape."""
     shape = getattr(value, "shape", ())
     return [f"{name}_{n}" for n in range(math.prod(side or 0 for side in shape))] if len(shape) else [name]
-
-
-def refuse_unsummable(metrics: Iterable[keras.metrics.Metric]) -> None:
-    """Raise ConfigError for a metric whose states may not be sums over rows."""
-    for metric in metrics:
-        for name in ("update_state", "result"):
-            method = getattr(type(metric), name)
-            if metric.variables and not method.__module__.startswith("keras."):
-                raise ConfigError(
-                    f"the metric '{metric.name}' is a {type(metric).__name__} with its own {name}, so its states may not be sums that "
-                    "can be added over ranks or devices; use metrics of Keras (keras.metrics.Mean with the value of each row), or "
-                    "trainer.devices=1."
-                )
-
-
-def captured_by(value: tf.Tensor) -> set[int]:
-    """Return the ids of what a tensor is computed from outside of its graph, such as variables."""
-    outside = {id(inner): id(outer) for outer, inner in value.graph.captures}
-    waiting, seen = [value], set[int]()
-    while waiting:
-        tensor = waiting.pop()
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            waiting += tensor.op.inputs
-    return {outside[known] for known in seen & outside.keys()}

@@ -70,48 +70,38 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
             loader.splits = model.prepare(loader.splits) if isinstance(model, OldTask) else loader.splits
         elif ours is not None:
             compile_model(model, ours, target)
-        about = {
-            "network": None if whole else network,
-            "facts": splits.facts,
-            "strategy": strategy,
-            "base": base,
-            "spec": loader.spec("train"),
-        }
-        module, names = _build_module(config, loader, plan, model, about)
-    module.notes += [NOT_COMPILED] if config.trainer.compile and whole else []
+        spec = loader.spec("train")
+        if isinstance(loader.splits["train"], Stream):  # data.batch_size has no effect on it
+            sizes = (one.shape[0] for one in tf.nest.flatten(spec) if one.shape.rank)
+            plan.batch_per_rank = next(sizes, None) or 0
+        refuse_sum_losses(model, strategy)
+        applies = [average_in_apply(o, strategy, n) for n, o in enumerate(find_optimizers(model))]
+        evaluated = "val" if plan.val_batches else "test" if plan.test_batches else None
+        other = loader.spec(evaluated) if evaluated else None
+        extra, notes, names = build_variables(model, target, config.optimizer.no_decay, applies, spec, other)
+        if config.trainer.sync_batchnorm:
+            synchronize_batch_norms(model, strategy)
+        module = Module(
+            model,
+            None if whole else network,
+            splits.facts,
+            strategy,
+            extra,
+            applies,
+            base,
+            spec,
+            plan.accumulate,
+            jit_compile=config.trainer.compile and not whole,
+        )
+    module.notes += [*loader.notes, *notes, *([NOT_COMPILED] if config.trainer.compile and whole else [])]
     module.notes += [OLD_TASK.format(target)] if isinstance(model, OldTask) else []
     if ours is not None:
         refuse_unmatched(config.optimizer.groups, [v.path for v in model.weights])
-    own = [apply.optimizer for apply in module.applies if apply.variables]
-    check_optimizers(config, module, ours, own)
+    check_optimizers(config, module, ours, [apply.optimizer for apply in applies if apply.variables])
     if not config.callbacks:
         known = [f"{s}/{n}" for s, known in zip(("train", "val"), names, strict=False) for n in known]
         check_monitors(config, plan, known)
     return module, loader, plan
-
-
-def _build_module(
-    config: Config, loader: Loader, plan: Plan, model: keras.Model, about: dict[str, Any]
-) -> tuple[Module, list[list[str]]]:
-    """Build all variables of a model. Return its module, and the names of the metrics of training and evaluation."""
-    strategy, spec = about["strategy"], about["spec"]
-    if isinstance(loader.splits["train"], Stream):  # data.batch_size has no effect on it
-        sizes = (one.shape[0] for one in tf.nest.flatten(spec) if one.shape.rank)
-        plan.batch_per_rank = next(sizes, None) or 0
-    refuse_sum_losses(model, strategy)
-    applies = [average_in_apply(o, strategy, n) for n, o in enumerate(find_optimizers(model))]
-    evaluated = "val" if plan.val_batches else "test" if plan.test_batches else None
-    other = loader.spec(evaluated) if evaluated else None
-    target, trainer = config.task.target["keras"], config.trainer
-    extra, notes, names = build_variables(model, target, config.optimizer.no_decay, applies, spec, other)
-    if trainer.sync_batchnorm:
-        synchronize_batch_norms(model, strategy)
-    jit_compile = trainer.compile and about["network"] is not None
-    module = Module(
-        model, extra=extra, applies=applies, accumulate=plan.accumulate, jit_compile=jit_compile, **about
-    )
-    module.notes += [*loader.notes, *notes]
-    return module, names
 
 
 def make_model(config: Config, **supplied: Any) -> keras.Model:

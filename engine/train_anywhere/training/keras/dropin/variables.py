@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from train_anywhere.errors import ConfigError
@@ -34,20 +34,30 @@ NO_LOSS_ERROR, NO_CALL_ERROR = "No loss to compute", "does not have a `call()`"
 """Parts of the error messages of Keras if a step needs a compiled loss, or calls the model itself, and the model has none."""
 
 
+LATE = "creates layers or variables in its train_step; create them in the constructor."
+
+TF_RANDOM_NOTE = (
+    "the steps use tf.random, whose state can't be saved: a resumed run draws other random numbers; use keras.random with a "
+    "keras.random.SeedGenerator."
+)
+
+MASK_NOTE = (
+    "the loss is a mean over the values that a mask keeps, and each rank or device divides by its own number of them: the training "
+    "depends on the number of ranks; use trainer.devices=1 for that of a single one."
+)
+
+
 class UntrackedVariable:
     """A plain `tf.Variable` with the interface of a Keras variable."""
 
     def __init__(self, value: tf.Variable, number: int) -> None:
-        self.value, self.name = value, value.name
-        self.path, self.dtype, self.shape = f"other/{number}/{value.name}", value.dtype.name, value.shape
+        self.value, self.name, self.shape = value, value.name, value.shape
+        self.path, self.dtype = f"other/{number}/{value.name}", value.dtype.name
+        self.numpy = value.numpy
 
     def assign(self, value: Any) -> None:
         """Assign a value, converted to the variable's type."""
         self.value.assign(tf.cast(value, self.value.dtype))
-
-    def numpy(self) -> np.ndarray:
-        """Return the value as an array."""
-        return np.asarray(self.value)
 
 
 def build_variables(
@@ -64,8 +74,7 @@ def build_variables(
     steps use and Keras does not track, notes for the user, and the names of what each step returns. Raises ConfigError without a loss.
     """
     own_step = type(model).train_step is not keras.Model.train_step
-    create_variables(model, lambda data: model(keras.utils.unpack_x_y_sample_weight(data)[0]), train)
-    create_variables(model, lambda data: use_compiled(model, data), train)
+    create_variables(model, partial(use_compiled, model), train)
     if own_step:
         create_variables(model, model.train_step, train)
     with explain_errors(model, target):
@@ -79,18 +88,23 @@ def build_variables(
             names.append(tested)
     if any(not bool(v.is_initialized()) for graph in graphs for v in graph.variables):
         # the first run of a step would initialize it, but a resumed run has to restore it before
-        raise ConfigError(late_creation_message(target))
-    notes = [TF_RANDOM_NOTE] if any(uses_tf_random(graph) for graph in graphs) else []
+        raise ConfigError(f"task._target_={target} {LATE}")
+    written = [graph.as_graph_def() for graph in graphs]
+    nodes = [
+        n for one in written for n in (*one.node, *(m for f in one.library.function for m in f.node_def))
+    ]
+    notes = [TF_RANDOM_NOTE] if any(node.op in TF_RANDOM_OPERATIONS for node in nodes) else []
     if not own_step and any(apply.strategy.replicas > 1 for apply in applies):
-        layers = find_layers(model)
-        masks = [o for o in layers if isinstance(o, keras.layers.Masking) or getattr(o, "mask_zero", False)]
-        notes += [MASK_NOTE] if masks else []
+        masks = (
+            isinstance(o, keras.layers.Masking) or getattr(o, "mask_zero", False) for o in find_layers(model)
+        )
+        notes += [MASK_NOTE] if any(masks) else []
     extra = {} if tf.distribute.has_strategy() else find_untracked_variables(model, applies, graphs)
     return extra, notes, names
 
 
 def use_compiled(model: keras.Model, data: Any) -> None:
-    """Call the compiled losses and metrics, which create their variables; also those that an own step does not use."""
+    """Call the model, and the compiled losses and metrics, which create their variables; also those that an own step does not use."""
     x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
     predicted = model(x)
     with suppress(ValueError):  # no compiled loss
@@ -109,30 +123,23 @@ def create_variables(model: keras.Model, step: Callable[[Any], Any], spec: Any) 
 
 
 def trace_step(
-    step: Callable[[Any], Any], spec: Any, applies: Sequence[AveragingApply], names: list[str] | None = None
+    step: Callable[[Any], Any], spec: Any, applies: Sequence[AveragingApply], names: list[str]
 ) -> Any:
     """Return a step's graph; record variables in `applies`, and what it returns in `names`."""
-    distribution = tf.distribute.get_strategy()
+
+    def on_replica(data: Any) -> None:
+        logs = step(data)
+        values = flatten_logs(logs).items() if isinstance(logs, dict) else ()
+        names[:] = [name for key, value in values for name in number_names(key, value)]
+
+    run = partial(tf.distribute.get_strategy().run, on_replica)
     for apply in applies:
         apply.tracing = True
     try:
-
-        def on_replica(data: Any) -> None:
-            logs = step(data)
-            if names is not None and isinstance(logs, dict):
-                values = flatten_logs(logs).items()
-                names[:] = [name for key, value in values for name in number_names(key, value)]
-
-        run = tf.function(lambda data: distribution.run(on_replica, args=(data,)), autograph=False)
-        return run.get_concrete_function(spec).graph
+        return tf.function(lambda data: run((data,)), autograph=False).get_concrete_function(spec).graph
     finally:
         for apply in applies:
             apply.tracing = False
-
-
-def late_creation_message(target: str) -> str:
-    """Return the message for a variable that is created within a step."""
-    return f"task._target_={target} creates layers or variables in its train_step; create them in the constructor."
 
 
 @contextmanager
@@ -141,47 +148,29 @@ def explain_errors(model: keras.Model, target: str, evaluates: bool = False) -> 
     try:
         yield
     except Exception as error:
-        no_loss, no_call = NO_LOSS_ERROR in str(error), NO_CALL_ERROR in str(error)
-        own_step = type(model).train_step is not keras.Model.train_step
-        own_test = type(model).test_step is not keras.Model.test_step
-        if evaluates and own_step and not own_test and (no_loss or no_call):
-            raise ConfigError(
-                f"task._target_={target} has a train_step, but neither a test_step nor a compiled loss, so nothing can be evaluated; give "
-                "it a test_step, or use trainer.limit_val_batches=0 trainer.limit_test_batches=0."
-            ) from error
-        if no_loss and (own_test if evaluates else own_step):
-            step = "test_step" if evaluates else "train_step"
-            raise ConfigError(
-                f"task._target_={target} has a {step} that calls compute_loss, but no compiled loss: compute the loss in that step, or "
-                "call compile(loss=...)."
-            ) from error
-        if no_loss:
-            raise ConfigError(
-                f"task._target_={target} has neither a loss nor a train_step: call compile(optimizer=None, loss=...) there to use the "
-                "optimizer of this run, or give it a train_step."
-            ) from error
-        if any(part in str(error) for part in LATE_CREATION_ERRORS):
-            raise ConfigError(late_creation_message(target)) from error
-        raise
-
-
-TF_RANDOM_NOTE = (
-    "the steps use tf.random, whose state can't be saved: a resumed run draws other random numbers; use keras.random with a "
-    "keras.random.SeedGenerator."
-)
-
-
-MASK_NOTE = (
-    "the loss is a mean over the values that a mask keeps, and each rank or device divides by its own number of them: the training "
-    "depends on the number of ranks; use trainer.devices=1 for that of a single one."
-)
-
-
-def uses_tf_random(graph: Any) -> bool:
-    """Return whether a step draws random numbers that a resumed run would not repeat."""
-    written = graph.as_graph_def()
-    nodes = [*written.node, *(node for called in written.library.function for node in called.node_def)]
-    return any(node.op in TF_RANDOM_OPERATIONS for node in nodes)
+        no_loss, kind = NO_LOSS_ERROR in str(error), type(model)
+        own_step = kind.train_step is not keras.Model.train_step
+        own_test = kind.test_step is not keras.Model.test_step
+        if evaluates and own_step and not own_test and (no_loss or NO_CALL_ERROR in str(error)):
+            why = (
+                "has a train_step, but neither a test_step nor a compiled loss, so nothing can be evaluated; give it a test_step, or use "
+                "trainer.limit_val_batches=0 trainer.limit_test_batches=0."
+            )
+        elif no_loss and (own_test if evaluates else own_step):
+            why = (
+                f"has a {'test_step' if evaluates else 'train_step'} that calls compute_loss, but no compiled loss: compute the loss in "
+                "that step, or call compile(loss=...)."
+            )
+        elif no_loss:
+            why = (
+                "has neither a loss nor a train_step: call compile(optimizer=None, loss=...) there to use the optimizer of this run, or "
+                "give it a train_step."
+            )
+        elif any(part in str(error) for part in LATE_CREATION_ERRORS):
+            why = LATE
+        else:
+            raise
+        raise ConfigError(f"task._target_={target} {why}") from error
 
 
 def find_untracked_variables(
@@ -191,9 +180,7 @@ def find_untracked_variables(
     known = [*model.variables, *model.metrics_variables, *(v for m in model.metrics for v in m.variables)]
     known += [v for apply in applies for v in apply.optimizer.variables]
     seen = {v.value.ref() for v in known}
-    found: dict[Any, tf.Variable] = {}
-    for graph in graphs:
-        found |= {v.ref(): v for v in graph.variables if v.ref() not in seen}
+    found = {v.ref(): v for graph in graphs for v in graph.variables if v.ref() not in seen}
     # sorted by name: the order of tracing depends on whether the state of keras.random exists already
     plain = [UntrackedVariable(v, n) for n, v in enumerate(sorted(found.values(), key=lambda v: v.name))]
     return {v.path: v for v in plain}

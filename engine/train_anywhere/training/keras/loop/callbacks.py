@@ -29,15 +29,6 @@ def to_keras_names(metrics: Mapping[str, float], prefixes: Mapping[str, str]) ->
     return {prefixes[split] + name: value for (split, _, name), value in parts if name and split in prefixes}
 
 
-def from_keras_names(logs: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers in the logs of an epoch: val_loss becomes val/loss, norm train/norm."""
-    numbers = {}
-    for name, value in logs.items():
-        with suppress(TypeError, ValueError):  # a callback may keep anything in the logs
-            numbers[from_keras_name(name)] = float(value)
-    return numbers
-
-
 def refuse_different_layers(module: Module) -> None:
     """Raise RanksDifferError if ranks train different variables. All processes call this."""
     count, trained = module.strategy.processes, {id(v) for v in module.model.trainable_variables}
@@ -191,7 +182,10 @@ class TrainingCallback(StepWork):
         if self._leaving:
             self.model.stop_training = position.ended
         self._call("on_epoch_end", epoch, numbers)
-        self.added = from_keras_names({k: v for k, v in numbers.items() if k not in known})
+        self.added = {}
+        for name in [name for name in numbers if name not in known]:
+            with suppress(TypeError, ValueError):  # a callback may keep anything in the logs
+                self.added[from_keras_name(name)] = float(numbers[name])
         self._report_epoch(epoch, metrics | self.added)
         self._take_stop(agree=True)
         if is_multiple(epoch + 1, self.config.monitor.compare_weights_every_n_epochs):
