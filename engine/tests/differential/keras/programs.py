@@ -48,8 +48,11 @@ class AddsLoss(keras.layers.Layer):
 def body(ranks: bool) -> list[keras.layers.Layer]:
     """Return the layers of the model."""
     has = SPEC["layers"]
+    masked = [keras.layers.Masking()] if SPEC["form"] == "masked" else []
+    sequences = [keras.layers.Reshape((COLUMNS, 1)), *masked, keras.layers.GRU(4)]
     return [
         *([] if ranks else [Seen()]),
+        *(sequences if SPEC["form"] in ("sequences", "masked") else []),
         keras.layers.Dense(4, activation="tanh", kernel_regularizer="l2" if "regularizer" in has else None),
         *([keras.layers.BatchNormalization()] if "batch norm" in has else []),
         *([keras.layers.Dropout(0.3)] if "dropout" in has else []),
@@ -164,7 +167,11 @@ def make_model(ranks: bool = False) -> keras.Model:
         inputs = outputs = keras.Input((COLUMNS,))
         for layer in body(ranks):
             outputs = layer(outputs)
-        model = keras.Model(inputs, outputs)
+        both = {"one": outputs, "two": keras.layers.Dense(1, name="two")(outputs)}
+        model = keras.Model(
+            {"x": inputs} if SPEC["form"] == "dict" else inputs,
+            both if SPEC["form"] == "two outputs" else outputs,
+        )
     else:
         methods = {
             "train_step": own_train_step, "test_step": own_test_step, "compute_loss": own_compute_loss, "compile": own_compile,
@@ -179,10 +186,11 @@ def make_model(ranks: bool = False) -> keras.Model:
         loss = None
     model.compile(
         optimizer=make_optimizer(),
-        loss=loss,
+        loss={"one": loss, "two": "mae"} if SPEC["form"] == "two outputs" else loss,
         metrics=[known[name] for name in SPEC["metrics"]] or None,
         weighted_metrics=list(SPEC["weighted"]) or None,
         run_eagerly=SPEC["eager"],
+        steps_per_execution=SPEC["calls"],
         **({"factor": 2.0} if "compile" in own and SPEC["model"] == "subclass" else {}),
     )
     return model
@@ -226,7 +234,13 @@ def open_split(split: str) -> Any:
     """Return the data of a split as a user would."""
     kind, arrays, batch = SPEC[split], rows_of(split), SPEC["batch"]
     if kind == "tf.data":
-        return tf.data.Dataset.from_tensor_slices(arrays).batch(batch)
+        x, y, *more = arrays
+        named = (
+            {"x": x} if SPEC["form"] == "dict" else x,
+            {"one": y, "two": y} if SPEC["form"] == "two outputs" else y,
+        )
+        data = tf.data.Dataset.from_tensor_slices((*named, *more))
+        return (data.shuffle(8, seed=4) if SPEC["shuffled"] and split == "train" else data).batch(batch)
     if kind == "PyDataset":
         return Batches(arrays, batch)
     if kind == "generator":
@@ -326,6 +340,7 @@ def make_callback(number: int) -> keras.callbacks.Callback:
         callback = known.ReduceLROnPlateau("val_loss" if SPEC["val"] else "loss", patience=1, min_delta=1.0)
     elif spec["kind"] == "stopping":
         callback = known.EarlyStopping("val_loss" if SPEC["val"] else "loss", patience=1, min_delta=1.0)
+        callback.restore_best_weights = SPEC["epochs"] == 3
     elif spec["kind"] == "state":
         callback = Changing(*spec["state"])
     else:

@@ -342,9 +342,15 @@ def for_ranks(spec: Spec) -> Spec:
     }
     arrays = {split: spec[split] and "arrays" for split in ("val", "test")}
     ranks |= {"optimizer": "adam"} if spec["optimizer"] == "accumulating" else {}
+    if {"train_step", "test_step"} & {*spec["own"]} and spec["returns"] != "metrics":
+        arrays, ranks = (
+            arrays | {"test": None},
+            ranks | {"val_steps": spec["val"] and 1},
+        )  # means over devices: whole batches
     return (
         spec
         | ranks
+        | {"form": "rows", "shuffled": False, "calls": 1}
         | arrays
         | {"callbacks": [c for c in spec["callbacks"] if c["kind"] != "recorder"], "weights": False}
     )

@@ -18,6 +18,7 @@ PLAIN: Spec = {
     "model": "functional", "layers": [], "loss": "mse", "metrics": [], "weighted": [], "own": [], "returns": "metrics",
     "optimizer": "sgd", "eager": False, "train": "arrays", "val": None, "test": None, "rows": 12, "batch": 4, "weights": False,
     "class_weight": False, "epochs": 2, "freq": 1, "steps": None, "val_steps": None, "log": 1, "callbacks": [], "stop": None,
+    "form": "rows", "shuffled": False, "calls": 1,
 }  # fmt: skip
 """The smallest program: an entry is made smaller by its value here."""
 
@@ -60,6 +61,11 @@ def draw(seed: int) -> Spec:
         "callbacks": [draw_callback(r) for _ in range(r.randint(0, 2))],
         "stop": r.random(),
     }  # fmt: skip
+    spec |= {
+        "form": ("sequences", "masked", "dict", "two outputs")[seed // 5 % 4],
+        "shuffled": r.random() < 0.5,
+        "calls": r.choice((1, 3)),
+    }
     if "train_step" in own and "test_step" not in own and spec["returns"] != "metrics":
         spec["own"] = [*own, "test_step"]
     if spec["train"] == "generator" and not spec["steps"]:
@@ -99,6 +105,15 @@ def valid(spec: Spec) -> Spec:
         }  # Keras does not report metrics that a step does not build
     if spec["optimizer"] == "scheduled" and any(c["kind"] in ("rate", "plateau") for c in spec["callbacks"]):
         spec = spec | {"optimizer": "adam"}
+    if {*spec["own"]} - {"add_loss"} or spec["model"] != "functional":
+        spec = spec | {"form": "rows"}
+    if spec["form"] in ("dict", "two outputs"):
+        kinds = {split: spec[split] and "tf.data" for split in ("train", "val", "test")}
+        spec = spec | kinds | {"metrics": [], "weighted": [], "weights": False, "class_weight": False}
+    if spec["train"] not in ("tf.data", "PyDataset") or spec["steps"] or spec["val_steps"]:
+        spec = spec | {"calls": 1}  # plain Keras makes more steps than these
+    if spec["train"] != "tf.data":
+        spec = spec | {"shuffled": False}
     if spec["own"] == ["compile"] and spec["model"] == "functional":
         spec = spec | {"own": []}
     if not any(c["kind"] in ("plateau", "stopping") for c in spec["callbacks"]) and spec["val"] is None:

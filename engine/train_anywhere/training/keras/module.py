@@ -75,13 +75,8 @@ class Module:
         jit_compile: bool = False,
     ) -> None:
         self.model, self.network, self.facts, self.strategy, self.base = model, network, facts, strategy, base
-        self.spec, self.extra, self.applies, self.accumulate, self.jit_compile = (
-            spec,
-            extra,
-            applies,
-            accumulate,
-            jit_compile,
-        )
+        self.spec, self.extra, self.applies = spec, extra, applies
+        self.accumulate, self.jit_compile = accumulate, jit_compile
         self.optimizers = [apply.optimizer for apply in applies]
         # `fit` would write averages of `use_ema` over the weights, which `swap_averages` exchanges
         for optimizer in self.optimizers:
@@ -139,11 +134,9 @@ class Module:
 
         def marked(data: Any) -> Any:
             self.strategy.pace.mark_batch(data)
-            first = [one for one in tf.nest.flatten(data) if isinstance(one, tf.Tensor) and one.shape.rank][
-                :1
-            ]
-            for one in first:
-                rows = tf.reduce_prod(tf.shape(one, tf.int64)[: 1 + (self.accumulate > 1)])
+            tensors = (one for one in tf.nest.flatten(data) if isinstance(one, tf.Tensor) and one.shape.rank)
+            if (first := next(tensors, None)) is not None:
+                rows = tf.reduce_prod(tf.shape(first, tf.int64)[: 1 + (self.accumulate > 1)])
                 with tf.device("CPU:0"):
                     self._rows.assign_add(rows)
             return step(data)
@@ -253,9 +246,8 @@ class Module:
         """Return what the last step has returned, over the replicas of this process."""
         if not self.several:
             return to_numbers(self.logs)
-        return self.metrics.means(
-            self.metrics.take_values(), self.strategy.replicas // self.strategy.processes
-        )
+        local = self.strategy.replicas // self.strategy.processes
+        return self.metrics.means(self.metrics.take_values(), local)
 
     def weights(self) -> NamedVariables:
         """Return the variables of a checkpoint by name. Raises ConfigError if the base is trained."""

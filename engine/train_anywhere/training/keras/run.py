@@ -113,9 +113,26 @@ class KerasTraining(Training):
         self.refuse_others(
             trainer=(trainer, self.strategy), model=(model, self._module.model), data=(data, self._data)
         )
-        callback = self._open()
-        self._newest = fit_and_publish(callback, self.process, self._newest)
-        if callback.position.preempted:
+        callback, module, process = self._open(), self._module, self.process
+        position, progress = callback.position, callback.metrics.progress
+        before, first = fingerprint(module), position.step
+        fit(callback)
+        if not position.preempted:
+            callback.observers.at_end()
+        if position.step > first and before and fingerprint(module) == before:
+            progress.note(
+                f"nothing was trained: {position.step - first} steps changed no weight and called no optimizer; let train_step apply the "
+                "gradients (self.optimizer.apply)."
+            )
+        process.heartbeat.enter("checkpoint")  # also while the weights are compared
+        if self.config.monitor.ranks:
+            weights = (v.numpy().tobytes() for v in module.model.trainable_variables)
+            report_weights(process.run, process.topology, weights)
+        module.refuse_different_weights()
+        if callback.checkpoints:
+            callback.checkpoints.checkpointer.finish()
+            self._newest = callback.checkpoints.checkpointer.newest or self._newest
+        if position.preempted:
             raise TrainingStopped
 
     def test(self, trainer: Strategy, model: keras.Model, data: Splits) -> None:
@@ -276,31 +293,6 @@ def restore_or_initialize(
     known = strategy.broadcast_json(asdict(position))
     split_seeds(module)
     return Position(**known | {"patience": Patience(**known["patience"])}), state
-
-
-def fit_and_publish(
-    callback: TrainingCallback, process: RankProcess, newest: SavedCheckpoint | None
-) -> SavedCheckpoint | None:
-    """Train and publish the last checkpoint. Return the newest checkpoint. Print a note if the steps have trained nothing."""
-    module, position = callback.module, callback.position
-    before, first = fingerprint(module), position.step
-    fit(callback)
-    if not position.preempted:
-        callback.observers.at_end()
-    if position.step > first and before and fingerprint(module) == before:
-        callback.metrics.progress.note(
-            f"nothing was trained: {position.step - first} steps changed no weight and called no optimizer; let train_step apply "
-            "the gradients (self.optimizer.apply)."
-        )
-    process.heartbeat.enter("checkpoint")  # also while the weights are compared
-    if callback.config.monitor.ranks:
-        weights = (v.numpy().tobytes() for v in module.model.trainable_variables)
-        report_weights(process.run, process.topology, weights)
-    module.refuse_different_weights()
-    if callback.checkpoints:
-        callback.checkpoints.checkpointer.finish()
-        newest = callback.checkpoints.checkpointer.newest or newest
-    return newest
 
 
 def fingerprint(module: Module) -> list[float]:

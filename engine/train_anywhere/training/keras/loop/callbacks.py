@@ -9,6 +9,7 @@ reads `validation_freq` after each epoch, and returns the dict of logs that the 
 """
 
 import itertools
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -60,8 +61,7 @@ class TrainingCallback(StepWork):
         known = self.epoch < self.position.epoch
         left = self.position.batch // self.plan.accumulate - self._first
         if self.loader.is_read_again("train"):
-            for _ in itertools.islice(iterator, size if known or last else min(size, left)):
-                pass
+            deque(itertools.islice(iterator, size if known or last else min(size, left)), 0)
         if known or (size < left and not last):
             self._skipped = True
             return {}
@@ -79,8 +79,7 @@ class TrainingCallback(StepWork):
     def _skip_test(self, iterator: Iterator[Any]) -> Any:
         """Read the batches of a call of an earlier validation, if later ones depend on them."""
         if self.loader.is_read_again("val"):
-            for _ in itertools.islice(iterator, self.model.steps_per_execution):
-                pass
+            deque(itertools.islice(iterator, self.model.steps_per_execution), 0)
         else:
             self.model.stop_evaluating = True
         return {}

@@ -61,14 +61,16 @@ def choose_steps(callback: TrainingCallback) -> int:
     It is 1 if a callback looks at batches. Else it divides the epoch and all steps at which metrics, validations or features are due.
     """
     module, plan, trainer = callback.module, callback.plan, callback.config.trainer
-    one_by_one = module.several or module.model.run_eagerly or trainer.profiler is not None
-    streams = [data for data in callback.loader.splits.values() if isinstance(data, Stream)]
-    if (
-        one_by_one
-        or callback.train_hooks
+    looks = (
+        callback.train_hooks
         or callback.test_hooks
-        or any(data.length is None for data in streams)
-    ):
+        or module.model.run_eagerly
+        or trainer.profiler is not None
+    )
+    endless = any(
+        isinstance(data, Stream) and data.length is None for data in callback.loader.splits.values()
+    )
+    if looks or endless or module.several:
         return 1
     due = [plan.steps_per_epoch, plan.total_steps, trainer.log_every_n_steps]
     due += [plan.val_every] if plan.val_batches else []
