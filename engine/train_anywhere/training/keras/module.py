@@ -149,11 +149,16 @@ class Module:
     def _step_function(self, step: Callable[[Any], Any]) -> StepFunction:
         """Return a graph that runs `step` on the next batch of each replica."""
 
+        def on_replica(data: Any) -> dict[str, Any]:
+            logs = step(data)
+            flat = flatten_logs(logs) if isinstance(logs, dict) else {}
+            return {name: tf.convert_to_tensor(value) for name, value in flat.items()}
+
         @tf.function(autograph=False)
         def run(iterator: Iterator[Any]) -> Any:
             batch = next(iterator)
             self.strategy.pace.mark_batch(batch)
-            return self.distribution.run(step, args=(batch,))
+            return self.distribution.run(on_replica, args=(batch,))
 
         return run
 

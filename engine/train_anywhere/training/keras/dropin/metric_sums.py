@@ -28,7 +28,7 @@ class Metrics:
         self.model, self.strategy = model, strategy
         found = [*(v for metric in model.metrics for v in metric.variables), *model.metrics_variables]
         self.variables = list({id(v): v for v in found}.values())
-        self.returned: Any = {}
+        self.returned: dict[str, Any] = {}
         self._names = list[str]()
         self._local = tf.distribute.get_strategy().experimental_local_results
         for metric in model.metrics if strategy.replicas > 1 else ():
@@ -59,34 +59,49 @@ class Metrics:
             for number, copy in enumerate(self.strategy.local_values(variable)):
                 copy.assign(tf.cast(array if number == 0 else np.zeros_like(array), copy.dtype))
 
-    def keep(self, returned: Any) -> dict[str, Any]:
+    def keep(self, returned: dict[str, Any]) -> dict[str, Any]:
         """Keep what a step returned, and return no logs: they are shared when they are needed."""
         self.returned = returned
         return {}
 
     def take_values(self) -> list[float]:
-        """Return each value of the last step, summed over the replicas of this process."""
-        logs = flatten_logs(self.returned if isinstance(self.returned, dict) else {})
-        copies = zip(*map(self._local, logs.values()), strict=True)
-        replicas = [flatten_result(dict(zip(logs, one, strict=True))) for one in copies]
-        self._names = [*replicas[0]] if replicas else []
-        return [sum(one[name] for one in replicas) for name in self._names]
+        """Return each value of the last step, summed over the replicas of this process, and 1 if it is the result of its metric."""
+        copies = zip(*map(self._local, self.returned.values()), strict=True)
+        replicas = [flatten_result(dict(zip(self.returned, one, strict=True))) for one in copies]
+        here = [self.strategy.local_values(v) for v in self.variables]
+        known = [self._compute([copies[n] for copies in here]) for n in range(len(replicas))]
+        self._names, numbers = [*replicas[0]] if replicas else [], list[float]()
+        for name in self._names:
+            pairs = [(one[name], own.get(name, math.nan)) for one, own in zip(replicas, known, strict=True)]
+            numbers += [
+                sum(a for a, _ in pairs),
+                float(all(math.isclose(*pair, rel_tol=1e-6) for pair in pairs)),
+            ]
+        return numbers
 
-    def means(self, sums: Sequence[float], replicas: int) -> dict[str, float]:
+    def means(self, numbers: Sequence[float], replicas: int) -> dict[str, float]:
         """Return the values by name, from numbers that end with those of `take_values`, summed over `replicas`."""
-        own = sums[len(sums) - len(self._names) :]
-        return {name: total / replicas for name, total in zip(self._names, own, strict=True)}
+        sums = numbers[len(numbers) - 2 * len(self._names) :: 2]
+        return {name: total / replicas for name, total in zip(self._names, sums, strict=True)}
 
     def results(self, numbers: Sequence[float]) -> dict[str, float]:
         """Return the metrics over all replicas or, as `fit`, the values of the last step if it returned others."""
-        pairs = zip(self.variables, self.arrays(numbers), strict=True)
-        states = {id(v): tf.constant(array, v.dtype) for v, array in pairs}
+        metrics = self._compute(self.arrays(numbers))
+        values = self.means(numbers, self.strategy.replicas)
+        if not values or values.keys() == metrics.keys():
+            return metrics
+        flags = numbers[len(numbers) - 2 * len(values) + 1 :: 2]
+        own = [name for name, ranks in zip(values, flags, strict=True) if ranks == self.strategy.processes]
+        return values | {name: metrics[name] for name in own}
+
+    def _compute(self, states: Sequence[Any]) -> dict[str, float]:
+        """Return the metrics that these states give."""
+        by_id = {id(v): tf.cast(state, v.dtype) for v, state in zip(self.variables, states, strict=True)}
         found: dict[str, Any] = {}
         for metric in self.model.metrics:
-            result = metric.stateless_result([states[id(v)] for v in metric.variables])
+            result = metric.stateless_result([by_id[id(v)] for v in metric.variables])
             found |= result if isinstance(result, dict) else {metric.name: result}
-        metrics, values = flatten_result(found), self.means(numbers, self.strategy.replicas)
-        return metrics if not values or values.keys() == metrics.keys() else values
+        return flatten_result(found)
 
 
 def flatten_result(result: Mapping[str, Any]) -> dict[str, float]:
