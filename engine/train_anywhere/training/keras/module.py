@@ -19,7 +19,7 @@ from train_anywhere.training.keras.dropin.gradients import (
     set_flags,
     weight_averages,
 )
-from train_anywhere.training.keras.dropin.metric_sums import Metrics, flatten_logs, flatten_result
+from train_anywhere.training.keras.dropin.metric_sums import ROWS, Metrics, flatten_logs, flatten_result
 from train_anywhere.training.keras.optim import make_rate_reader
 from train_anywhere.training.keras.private import skip_build
 from train_anywhere.training.keras.strategies.base import Strategy
@@ -152,7 +152,8 @@ class Module:
         def on_replica(data: Any) -> dict[str, Any]:
             logs = step(data)
             flat = flatten_logs(logs) if isinstance(logs, dict) else {}
-            return {name: tf.convert_to_tensor(value) for name, value in flat.items()}
+            first = next(one for one in tf.nest.flatten(data) if one is not None and one.shape.rank)
+            return {n: tf.convert_to_tensor(v) for n, v in flat.items()} | {ROWS: tf.shape(first)[0]}
 
         @tf.function(autograph=False)
         def run(iterator: Iterator[Any]) -> Any:
@@ -249,10 +250,7 @@ class Module:
 
     def batch_logs(self) -> dict[str, Any]:
         """Return what the last step has returned, over the replicas of this process."""
-        if not self.several:
-            return to_numbers(self.logs)
-        local = self.strategy.replicas // self.strategy.processes
-        return self.metrics.means(self.metrics.take_values(), local)
+        return self.metrics.means(self.metrics.take_values()) if self.several else to_numbers(self.logs)
 
     def weights(self) -> NamedVariables:
         """Return the variables of a checkpoint by name. Raises ConfigError if the base is trained."""

@@ -12,6 +12,9 @@ import tensorflow as tf
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.keras.strategies.base import Strategy
 
+ROWS = ""
+"""The name of the number of rows among the values that a step returns on a replica."""
+
 
 class Metrics:
     """The Keras metrics of a model, whose states are sums that replicas can add up, and the values that its last step returned.
@@ -65,32 +68,34 @@ class Metrics:
         return {}
 
     def take_values(self) -> list[float]:
-        """Return each value of the last step, summed over the replicas of this process, and 1 if it is the result of its metric."""
+        """Return each value of the last step, and 1 if it is the result of its metric, then the rows, summed over the local replicas.
+
+        The values count by the rows of each replica.
+        """
         copies = zip(*map(self._local, self.returned.values()), strict=True)
         replicas = [flatten_result(dict(zip(self.returned, one, strict=True))) for one in copies]
+        rows = [one.pop(ROWS) for one in replicas]
         here = [self.strategy.local_values(v) for v in self.variables]
         known = [self._compute([copies[n] for copies in here]) for n in range(len(replicas))]
         self._names, numbers = [*replicas[0]] if replicas else [], list[float]()
         for name in self._names:
             pairs = [(one[name], own.get(name, math.nan)) for one, own in zip(replicas, known, strict=True)]
-            numbers += [
-                sum(a for a, _ in pairs),
-                float(all(math.isclose(*pair, rel_tol=1e-6) for pair in pairs)),
-            ]
-        return numbers
+            same = all(math.isclose(*pair, rel_tol=1e-6) for pair in pairs)
+            numbers += [sum(a * n for (a, _), n in zip(pairs, rows, strict=True)), float(same)]
+        return [*numbers, sum(rows)]
 
-    def means(self, numbers: Sequence[float], replicas: int) -> dict[str, float]:
-        """Return the values by name, from numbers that end with those of `take_values`, summed over `replicas`."""
-        sums = numbers[len(numbers) - 2 * len(self._names) :: 2]
-        return {name: total / replicas for name, total in zip(self._names, sums, strict=True)}
+    def means(self, numbers: Sequence[float]) -> dict[str, float]:
+        """Return the values by name, from numbers that end with those of `take_values`."""
+        *sums, rows = numbers[len(numbers) - 2 * len(self._names) - 1 :]
+        return {name: total / rows for name, total in zip(self._names, sums[::2], strict=True)}
 
     def results(self, numbers: Sequence[float]) -> dict[str, float]:
         """Return the metrics over all replicas or, as `fit`, the values of the last step if it returned others."""
         metrics = self._compute(self.arrays(numbers))
-        values = self.means(numbers, self.strategy.replicas)
+        values = self.means(numbers)
         if not values or values.keys() == metrics.keys():
             return metrics
-        flags = numbers[len(numbers) - 2 * len(values) + 1 :: 2]
+        flags = numbers[len(numbers) - 2 * len(values) : -1 : 2]
         own = [name for name, ranks in zip(values, flags, strict=True) if ranks == self.strategy.processes]
         return values | {name: metrics[name] for name in own}
 
