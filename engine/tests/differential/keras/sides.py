@@ -122,10 +122,12 @@ def run_alone(spec: Spec, keys: set[str]) -> Result:
     keras.utils.clear_session()
     if "keras-graph-optimizer" in keys:
         disable_graph_optimizer()
+    keras.utils.set_random_seed(SEED)  # of a shuffle
+    data, val, test = (programs.open_split(split) for split in ("train", "val", "test"))
     model = programs.make_model()
     callbacks = [programs.make_callback(n) for n in range(len(spec["callbacks"]))]
     kept, averages = Weights(), [Averages()] if "keras-averages" in keys else []
-    data, steps, freq = programs.open_split("train"), spec["steps"], spec["freq"]
+    steps, freq = spec["steps"], spec["freq"]
     words: dict[str, Any] = {"class_weight": programs.WEIGHTS} if spec["class_weight"] else {}
     if "keras-order" in keys:
         data, steps = Ordered(programs.rows_of("train"), spec["batch"], steps), None
@@ -135,7 +137,7 @@ def run_alone(spec: Spec, keys: set[str]) -> Result:
         data.length, steps = steps, None
     if "keras-order" in keys:
         words["shuffle"] = False
-    val, arrays = programs.open_split("val"), spec["train"] == "arrays" and "keras-order" not in keys
+    arrays = spec["train"] == "arrays" and "keras-order" not in keys
     if arrays:
         words |= dict(zip(("x", "y", "sample_weight"), data, strict=False))
     history = model.fit(
@@ -146,7 +148,6 @@ def run_alone(spec: Spec, keys: set[str]) -> Result:
     ).history  # fmt: skip
     params = {k: v for c in callbacks if isinstance(c, programs.Recorder) for k, v in c.known.items()}
     result = {"history": history, "weights": kept.found, "steps": kept.steps, "params": params}
-    test = programs.open_split("test")
     if test is not None:
         x = (
             dict(zip(("x", "y", "sample_weight"), test, strict=False))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -115,41 +114,9 @@ def split_seeds(module: Module) -> None:
             value.assign_add(tf.constant([strategy.rank * len(local) + number, 0], value.dtype))
 
 
-class Buffers:
-    """Memory for one copy of some variables, which all checkpoints reuse.
-
-    New memory would cost more than the copy itself, since the system must map each of its pages first.
-    """
-
-    def __init__(self) -> None:
-        self._arrays: dict[str, np.ndarray] = {}
-
-    def fill(self, values: Mapping[str, Any]) -> None:
-        """Copy the values of variables or arrays by name. Names and shapes must stay the same."""
-        for name, variable in values.items():
-            value = np.asarray(variable) if isinstance(variable, np.ndarray) else host_value(variable)
-            if name not in self._arrays:
-                self._arrays[name] = np.empty(value.shape, value.dtype)
-            np.copyto(self._arrays[name], value)
-
-    def equals(self, other: "Buffers") -> bool:
-        """Return whether both hold the same bits."""
-        return all(array.tobytes() == other._arrays[name].tobytes() for name, array in self._arrays.items())
-
-    def write(self, file: Path) -> None:
-        """Save the copies in a file for `np.load`. Any thread may call this. Raises OSError."""
-        with open(file, "wb") as opened:
-            np.savez(opened, **self._arrays)  # type: ignore[arg-type]
-
-
-def host_value(variable: keras.Variable) -> np.ndarray:
-    """Return the value of a variable on the host. On a CPU it is valid until the next step."""
-    value = variable.value.read_value()
-    try:
-        return np.asarray(memoryview(value))
-    except (ValueError, TypeError, BufferError):
-        # a type that Python's buffers don't support, such as bfloat16
-        return np.asarray(value)
+def copy_values(variables: NamedVariables) -> dict[str, np.ndarray]:
+    """Return copies of the current values."""
+    return {name: np.asarray(v.value.read_value().numpy()) for name, v in variables.items()}
 
 
 METRICS_FILE = "metrics.npz"
@@ -177,13 +144,11 @@ class StateWriter:
 
     def __init__(self, checkpointer: AsyncCheckpointer) -> None:
         self.checkpointer = checkpointer
-        self.weights, self.optimizer, self.metrics, self.raw = Buffers(), Buffers(), Buffers(), Buffers()
-        self._validated, self._measured = -1, Buffers()
+        self._validated, self._measured = -1, dict[str, np.ndarray]()
 
     def keep_validated(self, module: Module, position: Position) -> None:
         """Keep the current weights, which were validated, for a checkpoint of this step."""
-        self._measured.fill(module.weights())
-        self._validated = position.step
+        self._measured, self._validated = copy_values(module.weights()), position.step
 
     def save(
         self,
@@ -196,16 +161,17 @@ class StateWriter:
         """Save the current state, with the monitored value if it was measured at this step."""
         self.checkpointer.wait()
         if others := self._validated == position.step:
-            self.weights, self._measured = self._measured, self.weights
+            weights = self._measured
         else:
             others = module.swap_averages()
-            self.weights.fill(module.weights())
+            weights = copy_values(module.weights())
             module.swap_averages()
-        if others:
-            self.raw.fill(module.weights())
-        raw = self.raw if others and not self.raw.equals(self.weights) else None
-        self.optimizer.fill(module.optimizer_state())
-        self.metrics.fill(metric_state)
+        files = {"weights.npz": weights, "optimizer.npz": copy_values(module.optimizer_state())}
+        raw = copy_values(module.weights()) if others else {}
+        if any(array.tobytes() != weights[name].tobytes() for name, array in raw.items()):
+            files[RAW_WEIGHTS] = raw
+        if metric_state:
+            files[METRICS_FILE] = {**metric_state}
         state = {
             "pending": position.pending,
             "best": position.patience.best,
@@ -220,18 +186,13 @@ class StateWriter:
         text = json.dumps(state)
 
         def write(folder: Path) -> None:
-            self.weights.write(folder / "weights.npz")
-            if raw:
-                raw.write(folder / RAW_WEIGHTS)
-            self.optimizer.write(folder / "optimizer.npz")
-            if metric_state:
-                self.metrics.write(folder / METRICS_FILE)
+            for file, arrays in files.items():
+                with open(folder / file, "wb") as opened:
+                    np.savez(opened, **arrays)  # type: ignore[arg-type]
             (folder / "state.json").write_text(text)
 
-        metrics = dict(position.metrics)
-        at = (position.step, position.epoch, position.batch)
-        info = CheckpointInfo(*at, metrics, value, "keras", seconds=position.seconds)
-        self.checkpointer.save(write, info)
+        at, metrics = (position.step, position.epoch, position.batch), dict(position.metrics)
+        self.checkpointer.save(write, CheckpointInfo(*at, metrics, value, "keras", seconds=position.seconds))
 
 
 def restore(saved: SavedCheckpoint, module: Module, state: Mapping[str, Any]) -> Position:
