@@ -12,15 +12,18 @@ ROWS = 12
 
 def make_module(model: Any, accumulate: int, shape: tuple[int, ...] = (8, 8, 1), **options: Any) -> Any:
     """Return the module of a compiled model for batches of images of a shape, and labels."""
+    import keras
     import tensorflow as tf
 
-    from train_anywhere.training.keras.dropin.gradients import average_in_apply
-    from train_anywhere.training.keras.dropin.model import find_optimizers
+    from train_anywhere.training.keras.dropin.gradients import average_in_apply, find_parts
     from train_anywhere.training.keras.dropin.variables import build_variables
     from train_anywhere.training.keras.module import Module
     from train_anywhere.training.keras.strategies.base import Strategy
 
-    applies = [average_in_apply(one, Strategy(), n) for n, one in enumerate(find_optimizers(model))]
+    applies = [
+        average_in_apply(one, Strategy(), n)
+        for n, one in enumerate(find_parts(model, keras.optimizers.Optimizer))
+    ]
     spec = (tf.TensorSpec((None, *shape)), tf.TensorSpec((None,), tf.int64))
     extra, *_ = build_variables(model, "model", (), applies, spec, None)
     return Module(model, model, {}, Strategy(), extra, applies, accumulate=accumulate, **options)

@@ -105,15 +105,6 @@ def keep_random_state(module: Module) -> Iterator[None]:
     np.random.set_state(own)
 
 
-def split_seeds(module: Module) -> None:
-    """Give each device different dropout seeds, after all received those of rank 0."""
-    strategy = module.strategy
-    for seed in (v for v in module.model.variables if v.name == "seed_generator_state"):
-        local = strategy.local_values(seed)
-        for number, value in enumerate(local):
-            value.assign_add(tf.constant([strategy.rank * len(local) + number, 0], value.dtype))
-
-
 def copy_values(variables: NamedVariables) -> dict[str, np.ndarray]:
     """Return copies of the current values."""
     return {name: np.asarray(v.value.read_value().numpy()) for name, v in variables.items()}

@@ -35,7 +35,6 @@ from train_anywhere.training.keras.checkpoint import (
     read_state,
     restore,
     restore_weights,
-    split_seeds,
 )
 from train_anywhere.training.keras.dropin.model import open_model
 from train_anywhere.training.keras.dropin.user_callbacks import make_callbacks
@@ -291,7 +290,11 @@ def restore_or_initialize(
     weights = {**base, **module.weights()}
     strategy.broadcast_variables([*weights.values(), *module.optimizer_state().values()])
     known = strategy.broadcast_json(asdict(position))
-    split_seeds(module)
+    # each device has other dropout seeds, after all received those of rank 0
+    for seed in (v for v in module.model.variables if v.name == "seed_generator_state"):
+        local = strategy.local_values(seed)
+        for number, value in enumerate(local):
+            value.assign_add(tf.constant([strategy.rank * len(local) + number, 0], value.dtype))
     return Position(**known | {"patience": Patience(**known["patience"])}), state
 
 

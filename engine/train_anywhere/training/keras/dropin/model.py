@@ -55,8 +55,12 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
     whole = task_has_network(config.task, "keras")
     with strategy.scope(), dtype_policy(policy):
         model = network = make_model(config) if whole else make_network(config, splits)
-    if whole:
-        refuse_accumulation(config, target)
+    if whole and batches_per_step(config) > 1:  # the model's step is a whole one
+        name = "micro_batch" if count_parts(config) > 1 else "accumulate_grad_batches"
+        raise ConfigError(
+            f"trainer.{name}={getattr(config.trainer, name)}, but task._target_={target} makes an optimizer step for each batch; use a "
+            "larger data.batch_size, or gradient_accumulation_steps of an optimizer that the model brings."
+        )
     disable_graph_optimizer()
     loader = Loader(config, strategy, splits)
     train, val, test = (loader.count_batches(split) for split in ("train", "val", "test"))
@@ -74,8 +78,9 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
         if isinstance(loader.splits["train"], Stream):  # data.batch_size has no effect on it
             sizes = (one.shape[0] for one in tf.nest.flatten(spec) if one.shape.rank)
             plan.batch_per_rank = next(sizes, None) or 0
-        refuse_sum_losses(model, strategy)
-        applies = [average_in_apply(o, strategy, n) for n, o in enumerate(find_optimizers(model))]
+        optimizers = find_parts(model, keras.optimizers.Optimizer)
+        refuse_sum_losses(model, optimizers, strategy)
+        applies = [average_in_apply(o, strategy, n) for n, o in enumerate(optimizers)]
         evaluated = "val" if plan.val_batches else "test" if plan.test_batches else None
         other = loader.spec(evaluated) if evaluated else None
         extra, notes, names = build_variables(model, target, config.optimizer.no_decay, applies, spec, other)
@@ -158,17 +163,7 @@ def check_monitors(config: Config, plan: Plan, names: Sequence[str]) -> None:
             monitored_value(known, monitor, key)
 
 
-def refuse_accumulation(config: Config, target: str) -> None:
-    """Raise ConfigError if gradients are to be accumulated: the model's step is a whole one."""
-    name = "micro_batch" if count_parts(config) > 1 else "accumulate_grad_batches"
-    if batches_per_step(config) > 1:
-        raise ConfigError(
-            f"trainer.{name}={getattr(config.trainer, name)}, but task._target_={target} makes an optimizer step for each batch; "
-            "use a larger data.batch_size, or gradient_accumulation_steps of an optimizer that the model brings."
-        )
-
-
-def refuse_sum_losses(model: keras.Model, strategy: Strategy) -> None:
+def refuse_sum_losses(model: keras.Model, optimizers: Sequence[Any], strategy: Strategy) -> None:
     """Raise ConfigError for a loss that the mean over the replicas would change."""
     losses = tf.nest.flatten(model.loss) if model.compiled and model.loss else []
     used = {str(getattr(loss, "reduction", None)) for loss in losses}
@@ -178,9 +173,7 @@ def refuse_sum_losses(model: keras.Model, strategy: Strategy) -> None:
             f"the model is compiled with a loss of reduction='{min(found)}', and the gradients of {strategy.replicas} ranks or devices are "
             "averaged, which would change the loss; use reduction='sum_over_batch_size', or trainer.devices=1."
         )
-    steps = next(
-        (n for o in find_optimizers(model) if (n := getattr(o, "gradient_accumulation_steps", None))), None
-    )
+    steps = next((n for o in optimizers if (n := getattr(o, "gradient_accumulation_steps", None))), None)
     if steps and strategy.replicas > 1 and tf.distribute.has_strategy():
         raise ConfigError(
             f"an optimizer has gradient_accumulation_steps={steps}, which Keras can't use with tf.distribute on {strategy.replicas} "
@@ -224,8 +217,3 @@ def check_optimizers(
     if used:
         module.read_rate_of(used[0])
         module.notes.append("the model brings its own optimizer: optimizer and schedule have no effect.")
-
-
-def find_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    """Return all optimizers among the attributes of the model and of models in it."""
-    return find_parts(model, keras.optimizers.Optimizer)

@@ -71,7 +71,15 @@ def make_callbacks(
         where, dotted = f"callbacks.{name}", section.target["keras"]
         with explain_target_errors(f"{where}.{TARGET}={dotted}"):
             callback = instantiate(section, where, "keras")
-        refuse_callback(where, dotted, callback)
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise ConfigError(
+                f"{where}._target_={dotted} returns a {type(callback).__name__}, not a keras.callbacks.Callback."
+            )
+        if _is_one_of(callback, SAVERS):
+            raise ConfigError(
+                f"{where} is a {type(callback).__name__}, and this project writes the checkpoints from which a run resumes; leave it out, "
+                "and use checkpoint.every_n_epochs, checkpoint.monitor and checkpoint.keep_last."
+            )
         if isinstance(callback, keras.callbacks.SwapEMAWeights):
             # left out: the run swaps the averages itself, also for checkpoints
             if not any(one.use_ema for o in module.optimizers for one in single_optimizers(o)):
@@ -92,19 +100,6 @@ def make_callbacks(
         callbacks.append(keras.callbacks.History())
         saved["callbacks.history"] = callbacks[-1]
     return callbacks, CallbackStates(saved, module.model, report)
-
-
-def refuse_callback(key: str, dotted: str, callback: Any) -> None:
-    """Raise ConfigError for an object that is not a Keras callback, or that saves checkpoints."""
-    if not isinstance(callback, keras.callbacks.Callback):
-        raise ConfigError(
-            f"{key}._target_={dotted} returns a {type(callback).__name__}, not a keras.callbacks.Callback."
-        )
-    if _is_one_of(callback, SAVERS):
-        raise ConfigError(
-            f"{key} is a {type(callback).__name__}, and this project writes the checkpoints from which a run resumes; leave it out, and "
-            "use checkpoint.every_n_epochs, checkpoint.monitor and checkpoint.keep_last."
-        )
 
 
 def _is_one_of(callback: Any, names: tuple[str, ...]) -> bool:
