@@ -127,20 +127,6 @@ class MultiWorkerMirrored(OneReplicaInStep, tf.distribute.MultiWorkerMirroredStr
     """TensorFlow's strategy for one device of each process."""
 
 
-def multiworker_mirrored(topology: Topology, devices: list[str]) -> TfDistribute:
-    """Return the strategy of one process and device per rank.
-
-    Raises:
-        TopologyError: the addresses of the ranks are not known.
-    """
-    gpu = devices[0].startswith("GPU")
-    how = tf.distribute.experimental.CommunicationImplementation
-    options = tf.distribute.experimental.CommunicationOptions(implementation=how.NCCL if gpu else how.RING)
-    resolver = cluster_resolver(topology, gpus=int(gpu)) if topology.world_size > 1 else None
-    inner = MultiWorkerMirrored(resolver, communication_options=options)
-    return TfDistribute(inner, topology.rank, topology.world_size)
-
-
 def cluster_resolver(topology: Topology, gpus: int) -> tf.distribute.cluster_resolver.ClusterResolver:
     """Return the addresses of all workers: from Slurm under srun, else from TF_CONFIG."""
     if topology.launched_by == "srun":
@@ -180,13 +166,23 @@ class SlurmCluster(tf.distribute.cluster_resolver.SlurmClusterResolver):
 
 
 def make_strategy(name: str, config: Config, topology: Topology, devices: int) -> Strategy:
-    """Return the strategy with this resolved name. It chooses devices before TensorFlow does."""
+    """Return the strategy with this resolved name. It chooses devices before TensorFlow does.
+
+    Raises:
+        TopologyError: the addresses of the ranks are not known.
+    """
     accelerator = config.trainer.accelerator
     if name == "mirrored" and devices > 1:
         return TfDistribute(Mirrored(use_devices(accelerator, 0, devices)), 0, 1)
     own = use_devices(accelerator, topology.local_rank, 1)
     if name == "multiworker_mirrored" and topology.world_size > 1:
-        return multiworker_mirrored(topology, own)
+        gpu, how = own[0].startswith("GPU"), tf.distribute.experimental.CommunicationImplementation
+        options = tf.distribute.experimental.CommunicationOptions(
+            implementation=how.NCCL if gpu else how.RING
+        )
+        resolver = cluster_resolver(topology, gpus=int(gpu))
+        inner = MultiWorkerMirrored(resolver, communication_options=options)
+        return TfDistribute(inner, topology.rank, topology.world_size)
     if name == "horovod":
         # optional: Horovod may not be built
         from train_anywhere.training.keras.strategies.horovod import HorovodStrategy
