@@ -196,10 +196,10 @@ def keras_project(config: Any) -> Callable[[], Batches]:
     import train_anywhere  # noqa: F401  # isort: skip  # chooses Keras' backend
     from train_anywhere.data.open_data import open_splits
     from train_anywhere.training.keras.checkpoint import Position
-    from train_anywhere.training.keras.run import open_task
+    from train_anywhere.training.keras.dropin.model import open_model
     from train_anywhere.training.keras.strategies.base import Strategy
 
-    _, loader, plan = open_task(config, Strategy(), open_splits(config.data, "keras", config.seed))
+    _, loader, plan = open_model(config, Strategy(), open_splits(config.data, "keras", config.seed))
     batches = iter(loader.training(plan, Position()).map(lambda rows, weight: rows))
     return lambda: itertools.islice(batches, plan.train_batches)
 

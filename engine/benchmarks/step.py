@@ -183,11 +183,11 @@ def keras_batches() -> Any:
     tf.config.threading.set_inter_op_parallelism_threads(1)
     from train_anywhere.data.open_data import open_splits
     from train_anywhere.training.keras.checkpoint import Position
-    from train_anywhere.training.keras.run import open_task
+    from train_anywhere.training.keras.dropin.model import open_model
     from train_anywhere.training.keras.strategies.base import Strategy
 
     config = load_config("keras")
-    _, loader, plan = open_task(config, Strategy(), open_splits(config.data, "keras", config.seed))
+    _, loader, plan = open_model(config, Strategy(), open_splits(config.data, "keras", config.seed))
     return loader.training(plan, Position())
 
 
