@@ -7,7 +7,7 @@ Ranks which split a stream by themselves must read different rows.
 import functools
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -42,7 +42,7 @@ class RowHashes:
         self.smallest = sorted(found.union(self.smallest))[:KEPT]
 
 
-def refuse_equal_rows(ranks: list[list[int]], batches: int) -> None:
+def refuse_equal_rows(ranks: Sequence[Sequence[float]], batches: int) -> None:
     """Raise DataError if two ranks have more than half of their rows in common; `ranks` are the `RowHashes` of each."""
     for one, other in itertools.combinations(range(len(ranks)), 2):
         low = min((hashes[-1] for hashes in (ranks[one], ranks[other]) if len(hashes) == KEPT), default=2**48)
