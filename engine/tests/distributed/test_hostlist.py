@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from train_anywhere.distributed.topology import expand_hosts, expand_tasks, first_host
+from train_anywhere.distributed.topology import expand_hosts, expand_tasks
 from train_anywhere.errors import TopologyError
 
 # As printed by Slurm 22.05.
@@ -24,13 +24,6 @@ LISTS = {
 
 def test_expand():
     assert {hosts: expand_hosts(hosts) for hosts in LISTS} == LISTS
-    assert {hosts: first_host(hosts) for hosts in LISTS} == {
-        hosts: names[0] for hosts, names in LISTS.items()
-    }
-
-
-def test_first_host_of_a_huge_list_is_found_without_expanding_it():
-    assert first_host("n[0000000001-9999999999]x[1-999999]") == "n0000000001x1"
 
 
 @pytest.mark.slurm
@@ -70,7 +63,7 @@ def said(read, texts):
 
 
 def test_each_bad_list_gets_one_sentence():
-    for read, texts in ((expand_hosts, BAD), (first_host, BAD), (expand_tasks, BAD_TASKS)):
+    for read, texts in ((expand_hosts, BAD), (expand_tasks, BAD_TASKS)):
         assert [text for text in texts if "such as" not in said(read, texts).get(text, "")] == []
 
 

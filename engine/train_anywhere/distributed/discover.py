@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from train_anywhere.config.checks.strategy_table import LAUNCHERS
-from train_anywhere.distributed.topology import Topology, expand_tasks, first_host
+from train_anywhere.distributed.topology import Topology, expand_hosts, expand_tasks
 from train_anywhere.errors import TopologyError
 
 
@@ -78,7 +78,7 @@ def _from_horovodrun(env: Environ) -> Topology:
         counts = expand_tasks(tasks or "0")
         node, nodes = find_node(counts, rank, local_rank, local, "horovodrun"), len(counts)
     default = env.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "") if nodes > 1 else "127.0.0.1"
-    address = env.get("MASTER_ADDR") or (first_host(node_list) if node_list else default)
+    address = env.get("MASTER_ADDR") or (expand_hosts(node_list)[0] if node_list else default)
     port = read_port(env, env.get("HOROVOD_GLOO_RENDEZVOUS_PORT", ""))
     return Topology(
         rank, local_rank, node, world, local, nodes, address, port, "horovodrun", node_list, tasks
@@ -114,7 +114,7 @@ def _from_srun(env: Environ) -> Topology:
         )
     rank, local_rank = read_number(env, "SLURM_PROCID"), read_number(env, "SLURM_LOCALID")
     world, local, nodes = read_number(env, "SLURM_STEP_NUM_TASKS", sum(counts)), counts[node], len(counts)
-    address = env.get("MASTER_ADDR") or (first_host(node_list) if nodes > 1 else "127.0.0.1")
+    address = env.get("MASTER_ADDR") or (expand_hosts(node_list)[0] if nodes > 1 else "127.0.0.1")
     port = read_port(env, step=read_number(env, "SLURM_STEP_ID"))
     return Topology(rank, local_rank, node, world, local, nodes, address, port, "srun", node_list, tasks)
 
@@ -126,7 +126,7 @@ def _mpi_coordinator(env: Environ, nodes: int, node_list: str) -> str:
     if nodes == 1:
         return "127.0.0.1"
     if node_list or env.get("SLURM_JOB_NODELIST"):
-        return first_host(node_list or env["SLURM_JOB_NODELIST"])
+        return expand_hosts(node_list or env["SLURM_JOB_NODELIST"])[0]
     uri = re.search(r"tcp://([^,:;]+)", env.get("OMPI_MCA_orte_hnp_uri", ""))
     if not uri:
         raise TopologyError(

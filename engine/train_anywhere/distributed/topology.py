@@ -78,24 +78,17 @@ _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _TASKS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
 
 
-def first_host(hosts: str) -> str:
-    """Return the first name of a list, unexpanded: `gpu[0012-0014],login` gives `gpu0012`."""
-    head = _split(hosts)[0]
-    while found := _BRACKETS.search(head):
-        first = re.split("[,-]", found[1])[0]
-        head = head[: found.start()] + first + head[found.end() :]
-    return head
-
-
 def expand_hosts(hosts: str) -> list[str]:
     """Return all names of a list in Slurm's order."""
     names: list[str] = []
     for part in _split(hosts):
         pieces = _BRACKETS.split(part)  # text, ranges, text, ranges, ..., text
-        _refuse_long(hosts, len(names) + math.prod(_size(p) for p in pieces[1::2]))
+        bounds = [_bounds(ranges) for ranges in pieces[1::2]]
+        counts = (sum(int(high) - int(low) + 1 for low, high in spans) for spans in bounds)
+        _refuse_long(hosts, len(names) + math.prod(counts))
         numbers = [
-            [f"{n:0{len(low)}}" for low, high in _bounds(ranges) for n in range(int(low), int(high) + 1)]
-            for ranges in pieces[1::2]
+            [f"{n:0{len(low)}}" for low, high in spans for n in range(int(low), int(high) + 1)]
+            for spans in bounds
         ]
         # the numbers of the last brackets change first, then those of the first, the second, ...
         for *others, last in itertools.product(*numbers[-2::-1], numbers[-1] if numbers else [""]):
@@ -133,10 +126,6 @@ def _bounds(text: str) -> list[tuple[str, str]]:
     if len(bounds) < len(found) or any(int(low) > int(high) for low, high in bounds):
         raise TopologyError(f"'[{text}]' is not a range of hosts such as [01-04,07].")
     return bounds
-
-
-def _size(text: str) -> int:
-    return sum(int(high) - int(low) + 1 for low, high in _bounds(text))
 
 
 def _refuse_long(text: str, count: int) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.topology import expand_hosts, first_host
+from train_anywhere.distributed.topology import expand_hosts
 from train_anywhere.errors import SchedulerError, SubmitError, listed
 from train_anywhere.runs import lock
 from train_anywhere.runs.attempts import JOB_VARIABLES, STARTED, running_job
@@ -170,7 +170,7 @@ def find_mismatches(job: Job, here: Allocation) -> Iterator[str]:
         requested = f"{job.fewest}-{job.nodes}" if job.elastic else job.nodes
         yield (
             f"trainer.nodes={requested}, but this allocation ({here.job_id}) has {here.nodes}; use trainer.nodes={here.nodes}, "
-            f"or name the nodes of a smaller job, such as cluster.nodelist={first_host(here.hosts) if here.hosts else 'NODE'}."
+            f"or name the nodes of a smaller job, such as cluster.nodelist={expand_hosts(here.hosts)[0] if here.hosts else 'NODE'}."
         )
     if here.cpus and here.cpus < max(job.ranks) * job.cpus_per_task:
         yield (
