@@ -14,7 +14,7 @@ import pytest
 from train_anywhere.__main__ import VERBS
 from train_anywhere.files import ROOT
 
-TORCH = {"torch", "lightning", "torchmetrics"}
+TORCH = {"torch", "lightning", "lightning_utilities", "torchmetrics"}
 TENSORFLOW = {"tensorflow", "keras"}
 FRAMEWORKS = TORCH | TENSORFLOW | {"horovod"}
 TRACKERS = {"wandb", "mlflow"}

@@ -14,7 +14,6 @@ RUN is a run folder or a run id; without it, the newest run. Exit codes: 0 done,
 """
 
 import argparse
-import sys
 from typing import NoReturn
 
 from train_anywhere.commands.elsewhere import here_or_there
@@ -22,7 +21,7 @@ from train_anywhere.errors import ProjectError
 from train_anywhere.files.root import refuse_deleted_folder
 from train_anywhere.files.terminal.output import user_frame
 from train_anywhere.files.terminal.printable import printable_output
-from train_anywhere.inference.request import check_request, make_parser, refuse_job
+from train_anywhere.inference.request import check_request, make_parser
 from train_anywhere.launch.command import run_command
 from train_anywhere.launch.exits import leave
 from train_anywhere.launch.failure import print_traceback
@@ -32,19 +31,15 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command and return the exit code; a refusal is one message."""
     parsed = make_parser(__doc__ or "").parse_intermixed_args(arguments)
     with printable_output(log=True):  # the project's code prints too
-        return run_command(
-            lambda: carry_out(parsed, sys.argv[1:] if arguments is None else arguments), overrides=False
-        )
+        return run_command(lambda: carry_out(parsed), overrides=False)
 
 
-def carry_out(parsed: argparse.Namespace, typed: list[str]) -> int:
+def carry_out(parsed: argparse.Namespace) -> int:
     """Evaluate here and return the exit code."""
     refuse_deleted_folder()
-    refuse_job(parsed.words, typed)
-    # imports numpy, which a submission does not need
-    from train_anywhere.inference.evaluate_run import evaluate
-
     request = check_request(parsed, [word for word in parsed.words if word != "cluster=local"])
+    from train_anywhere.inference.evaluate_run import evaluate  # imports numpy, which a refusal does not need
+
     try:
         return evaluate(request)
     except Exception as error:

@@ -1,6 +1,6 @@
-"""Compare an exported model with the trained one, in both frameworks."""
+"""What a model returns, in both frameworks: by name, and of an exported model compared with the trained one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,3 +34,12 @@ def check_answers(format: str, expected: Sequence[Any], written: Any, half: bool
                 f"--export {format}: the written model answers differently from the trained one, by {off:.2g} for values up to "
                 f"{size:.2g}; it was removed. Use another format."
             )
+
+
+def flatten_arrays(tree: Any, name: str = "predictions") -> dict[str, np.ndarray]:
+    """Return the arrays in nested tuples and dicts by name. A single one is "predictions"."""
+    if isinstance(tree, Mapping):
+        return {k: v for key, value in tree.items() for k, v in flatten_arrays(value, str(key)).items()}
+    if isinstance(tree, list | tuple):
+        return {k: v for n, value in enumerate(tree) for k, v in flatten_arrays(value, f"{name}_{n}").items()}
+    return {name: np.asarray(tree)}

@@ -5,7 +5,8 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -39,26 +40,19 @@ def write_metrics(run: RunDir, saved: SavedCheckpoint, split: str, metrics: Mapp
         "framework": saved.framework,
         "metrics": dict(metrics),
     }
-    text, number = dumps(content), 1
     folder = run.path / EVALUATIONS
     try:
         make_folder(folder)
-        while True:
+        for number in count(1):
             path = folder / f"{split}-{saved.path.name}{'' if number == 1 else f'-{number}'}.json"
             if not path.exists():
-                write_atomic(path, text)
-            if _has_content(path, content):
-                return path
-            number += 1
+                write_atomic(path, dumps(content))
+            with suppress(OSError, ValueError, RecursionError):
+                if json.loads(read_text(path)) == json.loads(dumps(content)):
+                    break
     except OSError as error:
         raise CheckpointError(f"{folder} can't be written ({error.strerror or error}).") from error
-
-
-def _has_content(path: Path, content: Mapping[str, Any]) -> bool:
-    try:
-        return bool(json.loads(read_text(path)) == json.loads(dumps(content)))
-    except (OSError, ValueError, RecursionError):
-        return False
+    return path
 
 
 def check_new_file(path: Path) -> Path:
@@ -158,14 +152,3 @@ def _table(arrays: "Mapping[str, np.ndarray]", names: Sequence[str], classes: Se
     writer.writerow(columns)
     writer.writerows(zip(*columns.values(), strict=True))
     return text.getvalue()
-
-
-def flatten_arrays(tree: Any, name: str = "predictions") -> "dict[str, np.ndarray]":
-    """Return the arrays in nested tuples and dicts by name. A single one is "predictions"."""
-    import numpy as np
-
-    if isinstance(tree, Mapping):
-        return {k: v for key, value in tree.items() for k, v in flatten_arrays(value, str(key)).items()}
-    if isinstance(tree, list | tuple):
-        return {k: v for n, value in enumerate(tree) for k, v in flatten_arrays(value, f"{name}_{n}").items()}
-    return {name: np.asarray(tree)}

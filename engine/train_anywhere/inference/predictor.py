@@ -11,9 +11,9 @@ import numpy as np
 
 from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.schema import Config
+from train_anywhere.data.answers import flatten_arrays
 from train_anywhere.data.dataset import Arrays
 from train_anywhere.errors import ConfigError
-from train_anywhere.inference.output_files import flatten_arrays
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ import glob
 import math
 import os
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,14 +34,6 @@ FORMATS = {
 """Export formats of each framework, with the end of the default name; one that starts with a dash is a folder."""
 
 ALL_FORMATS = [name for formats in FORMATS.values() for name in formats]
-FORMAT_ALIASES = {
-    "pt": "torch",
-    "weights.pt": "torch",
-    "state_dict": "torch",
-    "pt2": "torch.export",
-    "saved_model": "savedmodel",
-}
-"""Other names of the formats."""
 
 WORDS_HELP = "run folder or run id (default: the newest run), and changes such as data.dir=DIR"
 
@@ -97,16 +88,15 @@ def check_request(parsed: argparse.Namespace, words: Sequence[str]) -> Evaluatio
     """
     run, changes = split_run(words)
     refuse_bad_values(parsed)
-    export = FORMAT_ALIASES.get(parsed.export, parsed.export)
     config = read_config(run, changes)
-    if export:
-        refuse_export(config.framework, export, list(FORMATS[config.framework]))
+    if parsed.export:
+        refuse_export(config.framework, parsed.export, list(FORMATS[config.framework]))
     to = check_new_file(Path(parsed.to)) if parsed.to else None
     predictions = prediction_file(parsed.predict) if parsed.predict else None
     choose(run, parsed.checkpoint, checksums=False)
     output = check_new_file(Path(parsed.output)) if parsed.output else None
     files = matching_files(parsed.predict_files)
-    return EvaluationRequest(run, config, changes, export, predictions, to, files, output, parsed)
+    return EvaluationRequest(run, config, changes, parsed.export, predictions, to, files, output, parsed)
 
 
 def matching_files(pattern: str | None) -> list[Path]:
@@ -149,22 +139,3 @@ def refuse_bad_values(parsed: argparse.Namespace) -> None:
         problems.append("--to names the file of an export; add --export FORMAT.")
     if problems:
         raise ConfigError(*problems)
-
-
-SECTIONS, KEYS = ("cluster", "container"), ("wait", "dry_run", "after")
-"""Sections and keys of a job, which `src/run.py` submits."""
-
-
-def refuse_job(words: Sequence[str], typed: Sequence[str]) -> None:
-    """Raise ConfigError for keys of a job among the `words`, with the command that replaces the one `typed`."""
-    keys = {word: word.partition("=")[0] for word in words if "=" in word and not os.path.exists(word)}
-    job = [word for word, key in keys.items() if key.partition(".")[0] in SECTIONS or key in KEYS]
-    if all(word == "cluster=local" for word in job):
-        return
-    run, _ = split_run([word for word in words if word not in job])
-    rest = [word for word in typed if word not in (*job, *words)]
-    own = [word for word in words if word not in job and word in keys]
-    command = ["python", "src/run.py", *job, "--", "src/evaluate.py", str(run.path), *rest, *own]
-    raise ConfigError(
-        f"{job[0]} was removed from evaluate.py, which evaluates here: `{shlex.join(command)}` submits it as a job."
-    )

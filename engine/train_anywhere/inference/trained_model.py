@@ -185,8 +185,13 @@ def _parse_changes(words: Sequence[str]) -> dict[str, Any]:
     changes, problems = {}, []
     for key, _, value in (word.partition("=") for word in words):
         if key not in CHANGEABLE:
+            job = (
+                "; `python src/run.py cluster=NAME -- src/evaluate.py RUN` submits an evaluation"
+                if key == "cluster"
+                else ""
+            )
             problems.append(
-                f"{key}={value} can't be changed for a run that exists; only {listed(CHANGEABLE)} can."
+                f"{key}={value} can't be changed for a run that exists; only {listed(CHANGEABLE)} can{job}."
             )
         else:
             try:

@@ -45,7 +45,8 @@ from train_anywhere.job.rank_process import Stop
 from train_anywhere.training.early_stopping import Timer
 from train_anywhere.training.lightning.dropin.loggers import RunLogger, listen
 from train_anywhere.training.lightning.dropin.model import ConfiguredOptimizer
-from train_anywhere.training.lightning.loop.callbacks import Agreement, MetricsCallback
+from train_anywhere.training.lightning.loop.agreement import Agreement
+from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 from train_anywhere.training.lightning.loop.course import Course
 from train_anywhere.training.lightning.loop.over_ranks import OverRanks
 from train_anywhere.training.lightning.optim import make_optimizer

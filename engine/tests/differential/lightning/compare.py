@@ -22,6 +22,8 @@ def compare(expected: Any, found: Any) -> Differences | None:
         return {f"fails: {last_line(found)}": str(found)}
     expected, found = ([event for event in events if event[0] != "run"] for events in (expected, found))
     differences: Differences = {}
+    if any(event[1] in CHECKPOINT_HOOKS and event[6] == "logger" for event in found):  # its rows are as many
+        expected, found = ([e for e in events if e[0] != "CSVLogger"] for events in (expected, found))
     calls = [with_hooks(events, CHECKPOINT_HOOKS) for events in (expected, found)]
     if calls[0] != calls[1]:
         differences["checkpoint hooks"] = f"{calls[0]} / {calls[1]}"

@@ -1,5 +1,6 @@
 """Run a program with plain Lightning and with this project."""
 
+import csv
 import gc
 import importlib
 import os
@@ -82,7 +83,15 @@ def run_plain(spec: Spec, folder: Path, ranks: int) -> list[Any]:
         and options.get("limit_test_batches", 1)
     ):
         trainer.test(module, **test, verbose=False)
+    record_rows(folder)
     return parts.EVENTS
+
+
+def record_rows(folder: Path) -> None:
+    """Record what a CSVLogger has written."""
+    for file in sorted(folder.rglob("version_*/metrics.csv")):
+        rows = {"rows": [*csv.DictReader(file.read_text().splitlines())]}
+        parts.EVENTS.append(("CSVLogger", "rows", None, None, [], [], "logged", rows))
 
 
 def words(spec: Spec, folder: Path, ranks: int) -> list[str]:
@@ -97,6 +106,7 @@ def words(spec: Spec, folder: Path, ranks: int) -> list[str]:
         f"paths.results={folder / 'results'}",
         *(["strategy=ddp"] if ranks > 1 else []),
         *(["monitor.tensorboard=false"] if spec.get("logger") else []),
+        *(["monitor.csv=false"] if spec.get("logger") == "none" else []),
         *(["loggers.one._target_=lightning.pytorch.loggers.CSVLogger"] if spec.get("logger") == "csv" else []),
         *(f"task.{name}=9" for name in spec.get("constructor", [])),
         *(f"trainer.{'extra.' * name.startswith(('reload', 'use_'))}{name}={value}" for name, value in trainer.items()),
@@ -117,6 +127,7 @@ def run_ours(spec: Spec, folder: Path, ranks: int, run: RunDir) -> list[Any]:
     run.path.mkdir(exist_ok=True)
     config = load(compose(to_hydra_overrides(words(spec, folder, ranks))))
     outcome = engine.train(config, RankProcess(run, discover(), Stop().install()))
+    record_rows(run.path)
     parts.EVENTS.append(("run", outcome.state, None, None, [], [], "", None))
     return parts.EVENTS
 

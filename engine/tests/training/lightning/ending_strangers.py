@@ -26,9 +26,9 @@ def misbehave(name: str) -> None:
 class Ends(pl.LightningModule):
     """Raises an exception in one of its hooks."""
 
-    def __init__(self, at: str = "", raises: str = "", by_hand: bool = False) -> None:
+    def __init__(self, at: str = "", raises: str = "") -> None:
         super().__init__()
-        self.at, self.raised, self.automatic_optimization = at, raises, not by_hand
+        self.at, self.raised = at, raises
         self.network = torch.nn.Linear(2, 1)
 
     def reached(self, place: str) -> None:
@@ -46,15 +46,6 @@ class Ends(pl.LightningModule):
 
     def on_train_start(self) -> None:
         self.reached("on_train_start")
-
-    def on_train_epoch_start(self) -> None:
-        self.reached("on_train_epoch_start")
-
-    def on_train_epoch_end(self) -> None:
-        self.reached("on_train_epoch_end")
-
-    def on_validation_epoch_end(self) -> None:
-        self.reached("on_validation_epoch_end")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         self.reached("configure_optimizers")
@@ -79,21 +70,6 @@ class Reads(Ends):
 
     def validation_step(self, dataloader_iter: Iterator[Any]) -> None:
         self.log("val_loss", self.read("val", dataloader_iter), batch_size=8)
-
-
-class Listens(pl.Callback):
-    """Raises an exception in one of its hooks."""
-
-    def __init__(self, at: str, raises: str) -> None:
-        self.at, self.raised = at, raises
-
-    def on_train_batch_end(self, *arguments: Any) -> None:
-        if self.at == "on_train_batch_end":
-            misbehave(self.raised)
-
-    def on_validation_batch_start(self, *arguments: Any) -> None:
-        if self.at == "on_validation_batch_start":
-            misbehave(self.raised)
 
 
 class Rows(Dataset[torch.Tensor]):

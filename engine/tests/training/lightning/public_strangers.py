@@ -199,6 +199,8 @@ class Ending(Tracked):
         self.how = how
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        if self.how == "iterator" and batch_idx == 3:
+            next(iter([]))
         loss = F.mse_loss(self.layer(batch[0]), batch[0])
         self.log("train_loss", loss, on_step=False, on_epoch=True)
         return loss

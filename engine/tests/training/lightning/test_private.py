@@ -13,7 +13,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.files.removal import print_once
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning import private
-from train_anywhere.training.lightning.dropin.user_code import overrides
+from train_anywhere.training.lightning.dropin.validated_weights import overrides
 
 from . import step_strangers, strangers
 from .conftest import Fit
@@ -26,7 +26,6 @@ NAMES = (
     "_should_check_val_fx",
     "_data_fetcher",
     "_broadcast_sigterm_tensor",
-    "_evaluation_step",
     "_seen_batches_per_dataloader",
 )
 RUN = (

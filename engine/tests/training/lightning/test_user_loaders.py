@@ -2,21 +2,18 @@
 
 import itertools
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.schema import Config
-from train_anywhere.data.dataset import Splits
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError, DataError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.lightning.loaders import Opener, from_module
+from train_anywhere.training.lightning.loaders import Opener
 
 from .conftest import Fit
-from .data_strangers import EVALUATED, ROWS, VAL, Passing, pairs
+from .data_strangers import EVALUATED, ROWS, VAL, pairs
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 HERE = "engine.tests.training.lightning.data_strangers"
@@ -104,26 +101,6 @@ def test_a_data_module_has_its_trainer(reading: MakeRun, fit: Fit) -> None:
 def test_a_data_module_s_own_batch_size_stays(module: str, make_run: MakeRun, fit: Fit) -> None:
     words = [f"task._target_={HERE}.Lit", f"data._target_={HERE}.{module}", *SHORT[1:]]
     assert fit(*make_run(*to_hydra_overrides(words))).step == 2 * ROWS // 64
-
-
-@pytest.mark.parametrize(("per_node", "ranks"), [(True, [0, 2]), (False, [0])])
-def test_data_is_prepared_once_for_each_disk(per_node: bool, ranks: list[int]) -> None:
-    """Two nodes of two ranks have a disk each, or share one."""
-    prepared = []
-
-    class Counting(Passing):
-        def prepare_data(self) -> None:
-            prepared.append(self.trainer.global_rank)
-
-    for rank in range(4):
-        topology = Topology(rank, rank % 2, rank // 2, world_size=4, local_world_size=2, nodes=2)
-        trainer: Any = SimpleNamespace(
-            world_size=4, global_rank=rank, strategy=SimpleNamespace(barrier=lambda name: None)
-        )
-        data = Counting(16)
-        data.prepare_data_per_node = per_node
-        from_module(data, Splits(None, None), topology, trainer)
-    assert prepared == ranks
 
 
 def test_a_stream_of_a_data_module_gives_batches(reading: MakeRun, fit: Fit) -> None:

@@ -51,30 +51,36 @@ def run(make_run: MakeRun) -> Callable[..., tuple[Config, RunDir]]:
 def test_attributes_of_the_trainer_are_those_of_lightning(
     options: dict[str, Any], words: list[str], run: Any, fit: Fit, tmp_path: Path
 ) -> None:
-    strangers.SEEN.clear()
-    trainer = pl.Trainer(
-        **options, max_epochs=2, accelerator="cpu", devices=1, callbacks=[strangers.Watcher(), strangers.Other()],
-        default_root_dir=tmp_path / "theirs", enable_progress_bar=False, enable_model_summary=False,
-        log_every_n_steps=1,
-    )  # fmt: skip
-    trainer.callbacks[-1].monitor = "val_loss"
-    trainer.fit(module := strangers.Watching())
-    trainer.test(module, verbose=False, ckpt_path="best")
-    theirs = dict(strangers.SEEN)
-    strangers.SEEN.clear()
     config, folder = run(
         "Watching", *words, f"callbacks.a._target_={HERE}.Watcher", f"callbacks.b._target_={HERE}.Other",
         "checkpoint.monitor=val_loss", "trainer.num_sanity_val_steps=2", "trainer.log_every_n_steps=1",
     )  # fmt: skip
-    fit(config, folder)
-    assert theirs.keys() == strangers.SEEN.keys()
-    different = {
-        f"{hook}: {name}": (value, strangers.SEEN[hook][name])
-        for hook, seen in theirs.items()
-        for name, value in seen.items()
-        if value != strangers.SEEN[hook][name]
-    }
-    assert different == {}
+    saved = tmp_path / "theirs.ckpt"
+    for epochs in (2, 3, 3):  # new, resumed, and resumed with nothing left to train
+        saved_before = saved if saved.exists() else None
+        strangers.SEEN.clear()
+        trainer = pl.Trainer(
+            **options, max_epochs=epochs, accelerator="cpu", devices=1, callbacks=[strangers.Watcher(), strangers.Other()],
+            default_root_dir=tmp_path / "theirs", enable_progress_bar=False, enable_model_summary=False,
+            log_every_n_steps=1,
+        )  # fmt: skip
+        trainer.callbacks[-1].monitor = "val_loss"
+        trainer.fit(module := strangers.Watching(), ckpt_path=saved_before)
+        trainer.save_checkpoint(saved)
+        trainer.test(module, verbose=False, ckpt_path=saved)
+        theirs = dict(strangers.SEEN)
+        strangers.SEEN.clear()
+        fit(replace(config, trainer=replace(config.trainer, max_epochs=epochs)), folder)
+        assert saved_before is not None or theirs.keys() == strangers.SEEN.keys()
+        # what else a resumed run shows is that of an uninterrupted one
+        names = {"weights of", "num_val_batches", "num_sanity_val_batches"}
+        different = {
+            f"{hook}: {name}": (value, strangers.SEEN[hook][name])
+            for hook in theirs.keys() & strangers.SEEN.keys()
+            for name, value in theirs[hook].items()
+            if (not saved_before or name in names) and value != strangers.SEEN[hook][name]
+        }
+        assert (epochs, different) == (epochs, {})
 
 
 def test_a_run_keeps_its_own_callbacks_if_user_code_assigns_others(run: Any, fit: Fit) -> None:
@@ -183,7 +189,8 @@ def test_batches_that_are_objects_train(public: Any) -> None:
     [
         ("hook", 3, "user code"),
         ("callback", 4, "EarlyStopping"),
-        ("skip", 6, "on_train_batch_start of Ending (-1)"),
+        ("skip", 6, "a -1 or StopIteration of Ending"),
+        ("iterator", 6, "a -1 or StopIteration of Ending"),
         ("nothing", 8, None),
     ],
 )

@@ -1,6 +1,6 @@
 """The trained model of a Lightning run on one device: measure, use and export it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -11,12 +11,13 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.schema import Config
-from train_anywhere.data.answers import check_answers
+from train_anywhere.data.answers import check_answers, flatten_arrays
 from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.distributed.topology import Topology
@@ -26,8 +27,8 @@ from train_anywhere.training.lightning.checkpoint.position import seed_everythin
 from train_anywhere.training.lightning.checkpoint.restorer import WEIGHTS, read_checkpoint
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors, make_task
 from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
-from train_anywhere.training.lightning.loaders import Opener, find_source, from_module
-from train_anywhere.training.lightning.run import load_initial_weights
+from train_anywhere.training.lightning.loaders import Opener, find_source
+from train_anywhere.training.lightning.setup import load_initial_weights
 from train_anywhere.training.lightning.strategies.choose import make_strategy, pick_device
 from train_anywhere.training.lightning.strategies.hooks import add_left_out
 from train_anywhere.training.lightning.trainer import make_trainer
@@ -45,30 +46,18 @@ from train_anywhere.training.plan import build_network
 def as_numpy(tree: Any) -> Any:
     """Return the tree with numpy arrays in place of tensors, float32 for bfloat16."""
 
-    def array(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
+    def array(value: Tensor) -> np.ndarray:
         return (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
 
-    return map_tree(array, tree)
+    return apply_to_collection(tree, Tensor, array)
 
 
-def map_tree(function: Callable[..., Any], *trees: Any) -> Any:
-    """Return the tree of what `function` returns for the leaves of trees of the same form."""
-    first = trees[0]
-    if isinstance(first, Mapping):
-        return {key: map_tree(function, *(tree[key] for tree in trees)) for key in first}
-    if isinstance(first, tuple | list):
-        values = [map_tree(function, *parts) for parts in zip(*trees, strict=True)]
-        return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
-    return function(*trees)
-
-
-def concatenate(batches: list[Any]) -> Any:
-    """Return trees of arrays [b, ...] as one tree [n, ...]. Raises ConfigError for none."""
+def concatenate(batches: list[Any]) -> dict[str, np.ndarray]:
+    """Return what a model returned for batches as arrays [n, ...] by name. Raises ConfigError for none."""
     if not batches:
         raise ConfigError("there is no row to predict.")
-    return map_tree(lambda *arrays: np.concatenate([np.atleast_1d(a) for a in arrays]), *batches)
+    named = [flatten_arrays(as_numpy(batch)) for batch in batches]
+    return {name: np.concatenate([np.atleast_1d(one[name]) for one in named]) for name in named[0]}
 
 
 LARGEST_ONNX = 2**30
@@ -132,32 +121,32 @@ class TrainedModel:
         return self.splits.train
 
     def predict_rows(self, rows: DataSet) -> Any:
-        """Return what `predict_step` returns for rows of a data set, arrays [n, ...]."""
-        self._require_predict_step()
+        """Return what `predict_step` returns for rows of a data set, arrays [n, ...] by name."""
         loader = Opener(self.config, Topology(), lambda line: None).open_loader(rows, "predict")
-        return self._predict(self._make_trainer(), dataloaders=loader)
+        return self._predict(self._make_trainer(), loader)
 
     def predict_arrays(self, array: np.ndarray) -> Any:
         """Return what the user's own module returns for rows [n, ...], batch by batch."""
-        module, size = self.module, self.config.data.batch_size
+        module, batches = (
+            self.module,
+            torch.from_numpy(np.ascontiguousarray(array)).split(self.config.data.batch_size),
+        )
         own = is_overridden("predict_step", module)
-        answers = []
         with torch.inference_mode():
-            for number, start in enumerate(range(0, len(array), size)):
-                batch = torch.from_numpy(np.ascontiguousarray(array[start : start + size]))
-                answers.append(as_numpy(module.predict_step(batch, number) if own else module(batch)))
+            answers = [module.predict_step(b, n) if own else module(b) for n, b in enumerate(batches)]
         return concatenate(answers)
 
-    def predict_samples(self, samples: Sequence[Any]) -> Any:
+    def predict_samples(self, samples: Iterable[Any]) -> Any:
         """Return what the user's `predict_step` returns for rows. Raises ConfigError without one."""
-        self._require_predict_step()
-        loader = DataLoader([*samples], self.config.data.batch_size)
-        return self._predict(self._make_trainer(), **_loader_arguments(self._source(), loader, "predict"))
+        return self._predict(self._make_trainer(), DataLoader([*samples], self.config.data.batch_size))
 
-    def _predict(self, trainer: pl.Trainer, **data: Any) -> Any:
-        with explain_lightning_errors():
-            answers: list[Any] = trainer.predict(self.module, **data) or []
-        return concatenate([as_numpy(answer) for answer in answers])
+    @explain_lightning_errors()
+    def _predict(self, trainer: pl.Trainer, loader: Any) -> dict[str, np.ndarray]:
+        self._require_predict_step()
+        answers: list[Any] = trainer.predict(self.module, **self._arguments(loader, "predict")) or []
+        if isinstance(loader, list) and len(loader) > 1:
+            answers = [batch for part in answers for batch in part]
+        return concatenate(answers)
 
     def _require_predict_step(self) -> None:
         if not is_overridden("predict_step", self.module):
@@ -183,79 +172,84 @@ class TrainedModel:
 
     def list_splits(self, predicting: bool = False) -> list[str]:
         """Return the splits with data and, unless predicting, a step; the best one first."""
-        source = self._source()
-        steps = {"test": "test_step", "val": "validation_step", "train": self._training_step}
-        own = None if predicting else self.module
-        able = [s for s, step in steps.items() if own is None or is_overridden(step, own)]
+        source = self._source
+        able = [s for s, step in self._steps.items() if predicting or is_overridden(step, self.module)]
         if source is None:
             return [s for s in able if getattr(self.splits, s) is not None]
         return [s for s in able if is_overridden(f"{s}_dataloader", source)]
 
     @property
-    def _training_step(self) -> str:
-        """The step that measures training rows without augmentation, which has a name only in a task with the network of `model`."""
-        return "no step" if self.network is self.module else "validation_step"
+    def _steps(self) -> dict[str, str]:
+        """The step that measures each split. Training rows, without augmentation, have one only in a task with the network of `model`."""
+        train = "no step" if self.network is self.module else "validation_step"
+        return {"test": "test_step", "val": "validation_step", "train": train}
 
+    @property
     def _source(self) -> Any:
+        """The module or data module that returns the loaders, or None."""
         return find_source(self.config.data, self.splits, self.module)
 
+    @explain_lightning_errors()
     def measure(
         self, split: str, predicting: bool = False, batches: int | None = None
     ) -> tuple[dict[str, float], Any]:
         """Return the metrics of a split, measured as in the run's own test, and the predictions.
 
-        With `predicting` these are arrays [n, ...] in the order of the rows. `batches` limits the measured ones.
+        With `predicting` these are arrays [n, ...] by name, in the order of the rows. `batches` limits the measured ones.
 
         Raises:
-            ConfigError: the data has no such split.
+            ConfigError: the data has no such split, or the module no step for it.
         """
-        source = self._source()
-        trainer, loader = self._open(split, source)
+        trainer, module = self._make_trainer(), self.module
+        loader = self._open(split, trainer)
         limit = batches or getattr(self.config.trainer, f"limit_{split}_batches")
         trainer.limit_val_batches = trainer.limit_test_batches = limit
-        data = _loader_arguments(source, loader, split)
-        with explain_lightning_errors():
-            return self._measure(trainer, split, predicting, data)
-
-    def _measure(
-        self, trainer: pl.Trainer, split: str, predicting: bool, data: dict[str, Any]
-    ) -> tuple[dict[str, float], Any]:
-        module, target = self.module, self.config.task.target["lightning"]
-        step = {"val": "validation_step", "test": "test_step", "train": self._training_step}[split]
-        measures = is_overridden(step, module)
-        if not measures and not predicting:
-            has = " or ".join(self.list_splits())
-            use = f"; use --split {has}." if has else "."
-            raise ConfigError(f"task._target_={target} has no step for --split {split}{use}")
+        measures = is_overridden(self._steps[split], module)
         if predicting:
             self._require_predict_step()
+        elif not measures:
+            has, target = " or ".join(self.list_splits()), self.config.task.target["lightning"]
+            use = f"; use --split {has}." if has else "."
+            raise ConfigError(f"task._target_={target} has no step for --split {split}{use}")
         if measures:
-            (trainer.test if split == "test" else trainer.validate)(module, **data, verbose=False)
-        found = [
-            (n, v)
-            for n, v in trainer.callback_metrics.items()
-            if n.removesuffix("_step") + "_epoch" not in trainer.callback_metrics
-        ]
-        metrics = {n.replace("val/", f"{split}/") if split == "train" else n: float(v) for n, v in found}
-        if not predicting:
-            return metrics, None
-        loader = data.get("dataloaders") or getattr(data["datamodule"], f"{split}_dataloader")()
-        predictions: list[Any] = trainer.predict(module, loader) or []
-        several = isinstance(loader, list) and len(loader) > 1
-        flat = [batch for part in predictions for batch in part] if several else predictions
-        return metrics, concatenate([as_numpy(batch) for batch in flat])
+            run = trainer.test if split == "test" else trainer.validate
+            run(module, **self._arguments(loader, split), verbose=False)
+        logged = trainer.callback_metrics
+        metrics = {
+            n.replace("val/", f"{split}/") if split == "train" else n: float(v)
+            for n, v in logged.items()
+            if n.removesuffix("_step") + "_epoch" not in logged
+        }
+        return metrics, self._predict(trainer, loader) if predicting else None
 
-    def _open(self, split: str, source: Any) -> tuple[pl.Trainer, Any]:
-        """Return a Trainer and the loaders of a split."""
-        topology, trainer = Topology(), self._make_trainer()
-        splits = self.splits if source is None else from_module(source, self.splits, topology, trainer)
-        data = getattr(splits, split)
+    def _open(self, split: str, trainer: pl.Trainer) -> Any:
+        """Return the loaders of a split, after the hooks of a user's module that make them. Raises ConfigError without any."""
+        source, data = self._source, getattr(self.splits, split)
+        if source is not None:
+            source.trainer = trainer
+            source.prepare_data()
+            for stage in ("fit", "test") if split == "test" else ("fit",):
+                source.setup(stage)
+            name = f"{split}_dataloader"
+            data = getattr(source, name)() if is_overridden(name, source) else None
         if data is None:
             raise ConfigError(f"data={self.config.data.name} has no {split} split.")
-        opener = Opener(self.config, topology, lambda _: None, source)
+        if source is not None:
+            return data
         # also training data is read in the order of its rows, without augmentation
         name = "val" if split == "train" else split
-        return trainer, opener.open_loader(data, name)
+        return Opener(self.config, Topology(), lambda _: None).open_loader(data, name)
+
+    def _arguments(self, loader: Any, split: str) -> dict[str, Any]:
+        """Return the Trainer's arguments for a loader, with the hooks of its data module."""
+        source = self._source
+        if not isinstance(source, pl.LightningDataModule):
+            return {"dataloaders": loader}
+        source.prepare_data = lambda: None  # type: ignore[method-assign]
+        source.setup = lambda stage: None  # type: ignore[method-assign]
+        # `validate` also measures training rows
+        setattr(source, f"{'val' if split == 'train' else split}_dataloader", lambda: loader)
+        return {"datamodule": source}
 
     def export(self, format: str, path: Path) -> None:
         """Write the model to a file or folder.
@@ -320,7 +314,10 @@ class TrainedModel:
             )
         arguments, named = self._example()
         inputs, free = (*arguments, *named.values()), {0: torch.export.Dim.AUTO}
-        sizes = map_tree(lambda v: free if isinstance(v, Tensor) and v.ndim else None, inputs)
+        leaves = (Tensor, int, float, str, type(None))
+        sizes = apply_to_collection(
+            inputs, leaves, lambda v: free if isinstance(v, Tensor) and v.ndim else None
+        )
         network = self.network.cpu().eval()
         try:
             if format == "onnx":
@@ -357,7 +354,7 @@ class TrainedModel:
         else:
             own = {name: t for name, t in model.state_dict().items() if isinstance(t, Tensor)}
             refuse_other_weights("--export hf", own, lambda name: read[name].to(own[name].dtype))
-        source = self._source()
+        source = self._source
         holders = (vars(self.network), self.facts, vars(source) if source is not None else {})
         for value in (v for holder in holders for v in holder.values() if not isinstance(v, nn.Module)):
             if hasattr(value, "save_pretrained") and value is not model:
@@ -373,7 +370,7 @@ class TrainedModel:
             if splits := self.list_splits():
                 self.measure(splits[0], batches=1)
             else:  # only the arguments of the network matter
-                _, loader = self._open("train", self._source())
+                loader = self._open("train", self._make_trainer())
                 with suppress(Exception):
                     self.module.training_step(next(iter(loader)), 0)
         finally:
@@ -383,8 +380,8 @@ class TrainedModel:
                 "the steps of this module do not call it, so its arguments are not known; use --export torch."
             )
         # a clone is not a tensor of inference mode
-        example: tuple[tuple[Any, ...], dict[str, Any]] = map_tree(
-            lambda v: v.detach().cpu().clone() if isinstance(v, Tensor) else v, seen[0]
+        example: tuple[tuple[Any, ...], dict[str, Any]] = apply_to_collection(
+            seen[0], Tensor, lambda v: v.detach().cpu().clone()
         )
         return example
 
@@ -400,18 +397,7 @@ def _run_graph(format: str, path: Path, arguments: tuple[Any, ...], named: Mappi
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path)
-    leaves: list[Any] = []
-    map_tree(leaves.append, (arguments, named))
-    tensors = [value for value in leaves if isinstance(value, Tensor)]
+    tensors: list[Tensor] = []
+    apply_to_collection((arguments, named), Tensor, tensors.append)
     inputs = zip(session.get_inputs(), tensors, strict=True)
     return session.run(None, {one.name: tensor.numpy() for one, tensor in inputs})
-
-
-def _loader_arguments(source: Any, loader: Any, split: str) -> dict[str, Any]:
-    """Return the Trainer's arguments for a loader, with the hooks of its data module."""
-    if not isinstance(source, pl.LightningDataModule):
-        return {"dataloaders": loader}
-    source.prepare_data = lambda: None
-    source.setup = lambda stage: None
-    setattr(source, f"{split}_dataloader", lambda: loader)
-    return {"datamodule": source}

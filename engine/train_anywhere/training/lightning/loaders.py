@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import lightning.pytorch as pl
@@ -57,23 +57,15 @@ LOADERS = {"train": "train_dataloaders", "val": "val_dataloaders", "test": "data
 
 @dataclass(frozen=True)
 class Opener:
-    """Turns data sets and loaders into loaders of this rank.
-
-    Attributes:
-        source: the data module or module that returned the loaders, if any.
-    """
+    """Turns data sets and loaders into loaders of this rank."""
 
     config: Config
     topology: Topology
     report: Callable[[str], None]
-    source: pl.LightningDataModule | pl.LightningModule | None = None
-
-    @property
-    def _target(self) -> str:
-        return f"data._target_={self.config.data.target['lightning']}"
 
     def open_loader(self, split: Any, name: str) -> Any:
         """Return the loaders of a split for Lightning. Raises ConfigError if it can't be read."""
+        target = f"data._target_={self.config.data.target['lightning']}"
         if is_collection(split):
             if isinstance(split, dict):
                 return {key: self.open_loader(one, name) for key, one in split.items()}
@@ -82,7 +74,7 @@ class Opener:
             return self._open_rows(split, name == "train")
         if isinstance(split, dict) or not hasattr(split, "__iter__"):
             raise ConfigError(
-                f"the {name} split of {self._target} is a {type(split).__qualname__}, which is neither a data set (__len__ and "
+                f"the {name} split of {target} is a {type(split).__qualname__}, which is neither a data set (__len__ and "
                 "__getitem__ or read) nor a loader (__iter__)."
             )
         if name == "train":
@@ -91,7 +83,7 @@ class Opener:
         again = name != "train" or self.config.trainer.epoch_limit > 1
         if again and not combined and not self.config.trainer.fast_dev_run and hasattr(split, "__next__"):
             raise ConfigError(
-                f"the {name} loader of {self._target} is a {type(split).__name__}, which can be read only once; return the function that "
+                f"the {name} loader of {target} is a {type(split).__name__}, which can be read only once; return the function that "
                 "creates it."
             )
         stream = not isinstance(split, DataLoader) or isinstance(split.dataset, IterableDataset)
@@ -99,11 +91,7 @@ class Opener:
             self.report(
                 f"each rank reads all of the {name} loader, unless it returns another part on each rank by itself."
             )
-        return self._batched(split, name)
-
-    def _batched(self, split: Any, name: str) -> Any:
-        """Return a stream of rows as a loader of batches, and anything else as it is."""
-        if not isinstance(split, IterableDataset) or self.source is not None or yields_batches(split):
+        if not isinstance(split, IterableDataset) or yields_batches(split):
             return split
         rows, kind = self.config.data.batch_size // self.topology.world_size, type(split).__name__
         if name == "train":
@@ -195,27 +183,6 @@ def find_source(
             "data set, loader or LightningDataModule."
         )
     return None
-
-
-def from_module(
-    module: pl.LightningDataModule | pl.LightningModule,
-    splits: Splits,
-    topology: Topology,
-    trainer: pl.Trainer,
-) -> Splits:
-    """Return the loaders of a module after calling its hooks once."""
-    module.trainer = trainer
-    if topology.rank == 0 or (topology.local_rank == 0 and module.prepare_data_per_node):
-        module.prepare_data()
-    trainer.strategy.barrier("prepare_data")
-    module.setup("fit")
-    train = module.train_dataloader()
-    val = module.val_dataloader() if is_overridden("val_dataloader", module) else None
-    test = None
-    if is_overridden("test_dataloader", module):
-        module.setup("test")
-        test = module.test_dataloader()
-    return replace(splits, train=train, val=val, test=test)
 
 
 def takes_batch_size(kind: Any) -> bool:

@@ -1,6 +1,6 @@
 """The private names of Lightning and torch that the engine uses. Without one of them a feature is off, and a line says so."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,12 +41,6 @@ def validation_follows(trainer: pl.Trainer) -> bool:
         loop = trainer.fit_loop
         return loop._data_fetcher is not None and loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
     return False
-
-
-def wrap_evaluation_step(loop: Any, wrap: Callable[[Any], Any]) -> None:
-    """Replace the function that calls the hooks of an evaluation's batch."""
-    with _feature("a StopIteration of user code ends an evaluation"):
-        loop._evaluation_step = wrap(loop._evaluation_step)
 
 
 def reopen_loaders(trainer: pl.Trainer) -> None:

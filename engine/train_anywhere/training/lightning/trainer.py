@@ -10,11 +10,14 @@ from lightning.pytorch.strategies import Strategy
 
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.training.lightning.dropin.user_code import refuse_user_stop_iteration
 from train_anywhere.training.lightning.hardware import precision_arguments, use_tf32
 from train_anywhere.training.lightning.private import skip_signal_exchange
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 from train_anywhere.training.plan import batches_per_step, count_parts
+
+SAME = ("fast_dev_run", "max_epochs", "limit_train_batches", "limit_val_batches", "limit_test_batches", "gradient_clip_val",
+        "check_val_every_n_epoch", "log_every_n_steps", "num_sanity_val_steps")  # fmt: skip
+"""Keys of `trainer` that Lightning has with the same meaning."""
 
 
 def make_trainer(
@@ -31,25 +34,17 @@ def make_trainer(
         num_nodes=topology.nodes,
         strategy=strategy,
         **precision_arguments(t.precision, device),
-        fast_dev_run=t.fast_dev_run,
-        max_epochs=t.max_epochs,
+        **{name: getattr(t, name) for name in SAME},
         min_epochs=None if t.fast_dev_run else t.min_epochs,
         max_steps=t.max_steps or -1,
         min_steps=None if t.fast_dev_run else t.min_steps,
-        limit_train_batches=t.limit_train_batches,
-        limit_val_batches=t.limit_val_batches,
-        limit_test_batches=t.limit_test_batches,
         overfit_batches=0.0 if t.fast_dev_run else t.overfit_batches or 0.0,
         accumulate_grad_batches=batches,
-        check_val_every_n_epoch=t.check_val_every_n_epoch,
         val_check_interval=every * batches if isinstance(every, int) else every,
-        gradient_clip_val=t.gradient_clip_val,
         # as by default in Lightning
         gradient_clip_algorithm=None if t.gradient_clip_algorithm == "norm" else t.gradient_clip_algorithm,
         deterministic=t.deterministic or None,
         sync_batchnorm=t.sync_batchnorm and topology.world_size > 1,
-        log_every_n_steps=t.log_every_n_steps,
-        num_sanity_val_steps=t.num_sanity_val_steps,
         logger=False,
         default_root_dir=folder,
         enable_checkpointing=False,
@@ -67,7 +62,6 @@ def make_trainer(
     if isinstance(limit, int) and not t.fast_dev_run:
         trainer.limit_train_batches = limit * count_parts(config)
     skip_signal_exchange(trainer)
-    refuse_user_stop_iteration(trainer)
     return trainer
 
 

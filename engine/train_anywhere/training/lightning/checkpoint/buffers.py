@@ -93,7 +93,7 @@ OPTIONAL = ("hyper_parameters", "datamodule_hyper_parameters", "callbacks")
 NEEDED = ("epoch", "global_step", "optimizer_states", "lr_schedulers")
 """Keys of a checkpoint without which training can't resume."""
 
-TRUSTED = ("state_dict", "loops", "rank_states", "early_stop", "trained", "training_weights")
+TRUSTED = ("state_dict", "loops", "rank_states", "trained", "training_weights")
 """Keys that Lightning or this project writes, always with plain values."""
 
 

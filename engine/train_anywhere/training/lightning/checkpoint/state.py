@@ -28,10 +28,10 @@ from train_anywhere.training.lightning.checkpoint.position import (
 )
 from train_anywhere.training.lightning.checkpoint.shards import Shards
 from train_anywhere.training.lightning.dropin.trainable import repeat_start_hooks, skip_batches
-from train_anywhere.training.lightning.dropin.user_code import overrides
 from train_anywhere.training.lightning.dropin.validated_weights import (
     ValidatedWeights,
     Weights,
+    overrides,
     with_training_weights,
     with_validated_weights,
 )

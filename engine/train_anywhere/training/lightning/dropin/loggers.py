@@ -20,7 +20,7 @@ class RunLogger(Logger):
     Args:
         name: name in the configuration.
         tracked: the tracker, only on rank 0; the Trainer calls `finalize` after fit and again after test, so
-            `train_anywhere.training.lightning.run` calls `close` instead.
+            `train_anywhere.training.lightning.fit` calls `close` instead.
     """
 
     def __init__(self, name: str, folder: Path, version: str, tracked: GuardedLogger | None = None) -> None:

@@ -84,9 +84,7 @@ class ConfiguredOptimizer(pl.Callback):
                 self.config.optimizer, self.config.trainer.precision, self.trained, trainer.optimizers[0]
             )
 
-    def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
-    ) -> None:
+    def on_before_optimizer_step(self, trainer: pl.Trainer, module: Any, optimizer: Any) -> None:
         """Set the learning rate of the next step."""
         if self.trained is not None:
             set_learning_rate(self.config, self.course.plan, self.course.steps_done, self.devices, optimizer)

@@ -15,9 +15,8 @@ from train_anywhere.files.removal import print_once
 from train_anywhere.training.lightning.checkpoint.attributes import of_loader, to_bytes, to_tensor
 from train_anywhere.training.lightning.loop.steps import is_last_batch, newest_epoch, takes_iterator
 
-
-def nothing() -> None:
-    """Do nothing."""
+Opens = Callable[[], Iterator[Any]]
+"""A function that opens a loader and returns its batches."""
 
 
 class Loader:
@@ -26,8 +25,8 @@ class Loader:
     An iterator that user code opens by itself is one of the user's loader: it starts at the first batch.
     """
 
-    def __init__(self, inner: Any, place: "Place | Opening") -> None:
-        vars(self).update(inner=inner, place=place)
+    def __init__(self, inner: Any, opens: Opens) -> None:
+        vars(self).update(inner=inner, opens=opens)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -41,41 +40,39 @@ class Loader:
         setattr(vars(self)["inner"], name, value)
 
     def __iter__(self) -> Iterator[Any]:
-        place: Any = vars(self)["place"]
-        return place.open()
+        batches: Iterator[Any] = vars(self)["opens"]()
+        return batches
 
 
-class Opening:
-    """A loader that is read from its first batch on.
+def opener(
+    loader: Any, opened: Callable[[], None] | None = None, between: Callable[[], None] | None = None
+) -> Opens:
+    """Return a function that reads a loader from its first batch on.
 
-    Args:
-        opened: called before the loader is opened.
-        between: called before each batch is read.
+    `opened` is called before the loader is opened, `between` before each batch is read.
     """
 
-    def __init__(
-        self, loader: Any, opened: Callable[[], None] = nothing, between: Callable[[], None] = nothing
-    ) -> None:
-        self._loader, self._opened, self._between = loader, opened, between
-
-    def open(self) -> Iterator[Any]:
-        """Return the batches."""
-        self._opened()
-        return self._read(iter(self._loader))
-
-    def _read(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def read(batches: Iterator[Any]) -> Iterator[Any]:
         while True:
-            self._between()
+            if between:
+                between()
             if not (batch := read_batch(batches)):
                 return
             yield batch[0]
 
+    def opens() -> Iterator[Any]:
+        if opened:
+            opened()
+        return read(iter(loader))
 
-def wrap(loader: Any, place: "Place | Opening") -> Any:
+    return opens
+
+
+def wrap(loader: Any, opens: Opens) -> Any:
     """Return a `Loader`, whose class has the name and the length of the user's."""
     kind = type(loader)
     length = {"__len__": lambda self: len(vars(self)["inner"])} if hasattr(kind, "__len__") else {}
-    return type(kind.__name__, (Loader,), {"__module__": kind.__module__, **length})(loader, place)
+    return type(kind.__name__, (Loader,), {"__module__": kind.__module__, **length})(loader, opens)
 
 
 def read_batch(batches: Iterator[Any]) -> list[Any]:
@@ -108,11 +105,11 @@ class TrainingLoaders:
     def wrap(self, loader: Any, trainer: pl.Trainer) -> Any:
         """Return the loader that the Trainer reads."""
         if isinstance(loader, BatchLoader):
-            return wrap(loader, Opening(loader, between=self.between))
+            return wrap(loader, opener(loader, between=self.between))
         if any(place.is_open for place in self.places):  # these are new loaders
             self.places = []
         self.places.append(Place(loader, trainer, self))
-        return wrap(loader, self.places[-1])
+        return wrap(loader, self.places[-1].open)
 
     @property
     def reads_ahead(self) -> bool:
@@ -132,6 +129,10 @@ class TrainingLoaders:
         """Continue at a batch of an epoch, as saved if `keep` has got a state."""
         for n, place in enumerate(self.places):
             place.start_at(self.saved[n] if n < len(self.saved) else {}, epoch, batches)
+
+
+STATES = ("again", "opened", "first", "ahead", "attributes", "state")
+"""What a position holds besides its epoch and batches."""
 
 
 class Place:
@@ -156,15 +157,8 @@ class Place:
     def start_at(self, saved: dict[str, Any], epoch: int, batches: int) -> None:
         """Continue at a batch of an epoch, from the next time that the loader is opened."""
         if batches and not saved.get("over"):
-            started = {"opened": None, "first": None, "ahead": None, "served": batches, "total": batches}
-            self.saved = {
-                "again": False,
-                "epoch": epoch,
-                "attributes": None,
-                "state": None,
-                **started,
-                **saved,
-            }
+            place = {"epoch": epoch, "served": batches, "total": batches}
+            self.saved = {**dict.fromkeys(STATES), **place, **saved}
         else:
             attributes = saved.get("attributes")
             self.saved = {"over": True, "epoch": epoch + (batches > 0), "attributes": attributes}

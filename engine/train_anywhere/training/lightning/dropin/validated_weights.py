@@ -13,7 +13,6 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from train_anywhere.files.removal import print_once
-from train_anywhere.training.lightning.dropin.user_code import overrides
 
 TRAINING = "training_weights"
 """Checkpoint key of the entries of Lightning's `state_dict` that differ from the validated weights, for a resume."""
@@ -101,6 +100,13 @@ def user_hooks(trainer: pl.Trainer, *names: str) -> bool:
     known = (*trainer.callbacks, trainer.lightning_module)
     owners = [owner for owner in known if not type(owner).__module__.startswith("train_anywhere.")]
     return any(overrides(owner, name) for owner in owners for name in names)
+
+
+def overrides(owner: Any, name: str) -> bool:
+    """Return whether an owner of hooks overrides one, in its class or on the object."""
+    bases = (pl.LightningModule, pl.Callback, pl.LightningDataModule)
+    base = next(b for b in bases if isinstance(owner, b))
+    return getattr(getattr(owner, name), "__func__", None) is not getattr(base, name)
 
 
 def copy_weights(module: nn.Module) -> Weights:

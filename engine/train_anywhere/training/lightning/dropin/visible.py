@@ -22,16 +22,6 @@ class RunCheckpoints(ModelCheckpoint):
     ) -> None:
         super().__init__(dirpath=folder, monitor=monitor, mode=mode, every_n_epochs=1)
         self.finish, self._complete = finish, False
-        self._watching: list[Callable[[pl.Trainer], None]] = []
-
-    def when_epoch_ends(self, call: Callable[[pl.Trainer], None]) -> None:
-        """Call a function after the hooks of an epoch that can log a metric, as Lightning's EarlyStopping is called."""
-        self._watching.append(call)
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Call the functions of `when_epoch_ends`."""
-        for call in self._watching:
-            call(trainer)
 
     @property
     def best_model_path(self) -> str:

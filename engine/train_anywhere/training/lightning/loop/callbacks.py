@@ -17,9 +17,11 @@ from train_anywhere.training.early_stopping import monitored_value
 from train_anywhere.training.lightning.loop.agreement import Agreement
 from train_anywhere.training.lightning.loop.clock import Clock
 from train_anywhere.training.lightning.loop.course import Course
-from train_anywhere.training.lightning.loop.over_ranks import OverRanks
+from train_anywhere.training.lightning.loop.over_ranks import OverRanks, refuse_different_weights
 from train_anywhere.training.lightning.loop.steps import accumulates, is_last_batch, is_stopping, newest_epoch
+from train_anywhere.training.lightning.loop.training_check import TrainingCheck
 from train_anywhere.training.lightning.private import validation_follows
+from train_anywhere.training.plan import is_multiple
 from train_anywhere.training.reporting.progress import Progress
 
 
@@ -49,8 +51,9 @@ class MetricsCallback(pl.Callback):
     ) -> None:
         self.over_ranks, self._record = over_ranks, record
         self.config, self.course, self.progress, self.agreement = config, course, progress, agreement
-        self.plan = course.plan
-        self.heartbeat, self.clock = progress.heartbeat, Clock(progress.heartbeat)
+        self.plan, self.check = course.plan, TrainingCheck()
+        self.heartbeat = progress.heartbeat
+        self.clock = Clock(progress.heartbeat, course.loaders_opened)
         self.metrics: dict[str, float] = {}
         self.epoch_metrics: dict[str, float] = {}
         self._csv: CsvLog | None = None
@@ -62,31 +65,22 @@ class MetricsCallback(pl.Callback):
         self._old: list[str] = []
         self._epoch_ending = self._even = False
 
-    def resume(self, metrics: dict[str, float]) -> None:
-        """Start with the metrics of the checkpoint."""
-        self.metrics = dict(metrics)
-
     def open_csv(self, path: Path, step: int) -> None:
         """Write metrics.csv, after its rows up to `step`."""
-        self._csv = CsvLog(path, self.names())
+        known = [f"{part}/{name}" for part in ("train", "val", "test") for name in self.config.task.monitors]
+        self._csv = CsvLog(path, known)
         self._csv.resume(step)
 
-    def names(self) -> list[str]:
-        """Return the names of the metrics that are known before training."""
-        return [f"{part}/{name}" for part in ("train", "val", "test") for name in self.config.task.monitors]
-
-    def on_save_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
         """Save the last learning rate, for an epoch that resumes with its validation, and which metrics are older than this epoch."""
         checkpoint["lr"] = None if self._lr is None else float(self._lr)
         checkpoint["old_metrics"] = [*trainer.callback_metrics.keys() - self._changed(trainer, self._known)]
+        checkpoint["training_check"] = dict(vars(self.check))
 
-    def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
         """Restore what `on_save_checkpoint` has saved."""
         self._lr, self._old = checkpoint.get("lr"), checkpoint.get("old_metrics", [])
+        self.check = TrainingCheck(**checkpoint["training_check"])
 
     def training_started(self, trainer: pl.Trainer) -> None:
         """Tell metrics of this epoch from older ones that a checkpoint has restored."""
@@ -101,24 +95,24 @@ class MetricsCallback(pl.Callback):
         self.heartbeat.enter("step", "data")
         self.progress.start_training(self.course.steps_done)
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_end(self, *args: Any) -> None:
         """Stop the timer."""
         self.agreement.timer.stop()
 
-    def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
-    ) -> None:
+    def on_before_optimizer_step(self, trainer: pl.Trainer, module: Any, optimizer: Any) -> None:
         """Remember the learning rate of this step."""
+        self.check.look_at(optimizer)
         first = trainer.optimizers[0]
         # Lightning wraps optimizers, and passes one without groups to a module without any
         if optimizer is getattr(first, "optimizer", first) and optimizer.param_groups:
             self._lr = optimizer.param_groups[0].get("lr")
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count a batch, and the optimizer step that it may complete."""
         stepped = not accumulates(trainer)
+        self.check.batches += 1
+        # `outputs` is empty without a loss
+        self.check.skipped += not outputs and module.automatic_optimization
         if self._record:
             self._record(batch)
             self._record = None
@@ -126,7 +120,7 @@ class MetricsCallback(pl.Callback):
             self.over_ranks.count_rows(batch)
             if batch_idx == 0:
                 self.over_ranks.compare_names()
-        fresh = self._step_end(trainer, pl_module, batch_idx) if stepped else None
+        fresh = self._step_end(trainer) if stepped else None
         loss = partial(_loss_of, outputs)
         self.progress.add_batches(trainer.current_epoch, batch_idx, fresh, loss=loss)
         self.heartbeat.trained_batch(self.course.steps_done)
@@ -138,61 +132,48 @@ class MetricsCallback(pl.Callback):
         """Treat values logged from here on as those of the epoch."""
         self._epoch_ending = True
 
-    def _step_end(self, trainer: pl.Trainer, module: Any, batch_idx: int) -> dict[str, float] | None:
+    def _step_end(self, trainer: pl.Trainer) -> dict[str, float] | None:
         """Count an optimizer step. Return the metrics if they are due, else None."""
-        step = self.course.count_step()
-        self.agreement.check(trainer)
-        if step % self.config.trainer.log_every_n_steps and not self._ends_part(trainer):
+        self.course.steps_done += 1
+        self.agreement.update(trainer, exchange=False)
+        ends = is_stopping(trainer) or is_last_batch(trainer) or validation_follows(trainer)
+        if self.course.steps_done % self.config.trainer.log_every_n_steps and not ends:
             return None
-        self.agreement.reduce(trainer, module.device)
-        self.agreement.check(trainer)
+        self.agreement.update(trainer)
         fresh = self._learning_rate()
-        if self._ends_part(trainer):
+        if ends or is_stopping(trainer):  # before a validation, or at the end of the epoch or run
             self.epoch_metrics, self._unlogged, self._epoch_ending = fresh, {}, True
         return fresh
-
-    def _ends_part(self, trainer: pl.Trainer) -> bool:
-        """Return whether a step is the last one before a validation, or of the epoch or run."""
-        return is_stopping(trainer) or is_last_batch(trainer) or validation_follows(trainer)
 
     def _learning_rate(self) -> dict[str, float]:
         """Return the learning rate used by the last step."""
         return {} if self._lr is None else {"lr": float(self._lr)}
 
     def on_validation_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        *_: Any,
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int, which: int = 0
     ) -> None:
         """Let the ranks agree to stop as often as in training, because a validation may be long, if all have the same batches."""
         self.heartbeat.evaluated_batch()
         if self.over_ranks:
             self.over_ranks.count_rows(batch)
-            if self._even and (batch_idx, *_) in ((0,), (0, 0)):
+            if self._even and batch_idx == which == 0:
                 self.over_ranks.compare_names()
-        if self._even and (batch_idx + 1) % self.config.trainer.log_every_n_steps == 0:
-            self.agreement.reduce(trainer, pl_module.device)
-        self.agreement.check(trainer)
+        due = (batch_idx + 1) % self.config.trainer.log_every_n_steps == 0
+        self.agreement.update(trainer, exchange=self._even and due)
 
     on_test_batch_end = on_validation_batch_end
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Report the start of a validation."""
         # to read them before the first step of a run changes them
-        self._before = dict(trainer.callback_metrics) if self._is_within_fit(trainer) else {}
+        fitting = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+        self._before = dict(trainer.callback_metrics) if fitting else {}
         self.heartbeat.enter("validation")
         self._compare_batches(trainer)
 
     def before_validation(self, trainer: pl.Trainer) -> None:
         """Note whether the epoch continues after a validation."""
         self.mid_epoch = not (is_last_batch(trainer) or is_stopping(trainer))
-
-    def _is_within_fit(self, trainer: pl.Trainer) -> bool:
-        return trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
 
     def _compare_batches(self, trainer: pl.Trainer) -> None:
         """Compare the numbers of batches of an evaluation over the ranks: those of streams may differ."""
@@ -206,8 +187,7 @@ class MetricsCallback(pl.Callback):
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Let the ranks agree to stop."""
         self._validated = True
-        self.agreement.reduce(trainer, pl_module.device)
-        self.agreement.check(trainer)
+        self.agreement.update(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Collect the values that a module has logged during validation."""
@@ -221,10 +201,13 @@ class MetricsCallback(pl.Callback):
         self._known = {}
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write one row for the end of the epoch."""
+        """Write one row for the end of the epoch, and compare the weights of the ranks if due. Raises RanksDifferError."""
         self.collect_epoch(trainer)
         if trainer.state.fn == TrainerFn.FITTING:
             self.course.note_skipped_batches(trainer)
+            every = self.config.monitor.compare_weights_every_n_epochs
+            if is_multiple(newest_epoch(trainer) + 1, every):
+                refuse_different_weights(pl_module, trainer.strategy)
         self.validation_over(trainer, pl_module)
 
     def validation_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -1,6 +1,7 @@
-"""Measure a rank's own work in a batch, and its waits for data and for other ranks."""
+"""Measure a rank's own work in a batch, its waits for data and for other ranks, and call what has no hook."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as pl
@@ -8,6 +9,7 @@ import torch
 
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.training.lightning.loop.steps import accumulates
+from train_anywhere.training.lightning.private import without_max_steps
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 
 
@@ -26,8 +28,7 @@ class Pace:
         self.heartbeat, strategy = heartbeat, trainer.strategy
         self._gathers = isinstance(strategy, FullyShardedStrategy)
         self._queues = strategy.root_device.type == "cuda"
-        self._start_event: Any = None
-        self._end_event: Any = None
+        self._events: list[Any] = []  # at the start and end of the batch that is measured
         self._watched: torch.Tensor | None = None
         self._hook: Any = None
         self._seconds, self._done = 0.0, False
@@ -45,8 +46,8 @@ class Pace:
     def start(self) -> None:
         """Start timing the next batch."""
         self._done = False
-        if self._queues and self._start_event is None:
-            self._start_event = record_event()
+        if self._queues and not self._events:
+            self._events = [record_event()]
 
     def forward(self) -> None:
         """Record that the forward pass is computed, or on a GPU queued."""
@@ -58,18 +59,17 @@ class Pace:
         """Report the own work once per batch: a second backward pass may include waits."""
         if self._done:
             return
-        self._done = True
-        own = self._gpu_seconds() if self._queues else None
-        self.heartbeat.computed(self.heartbeat.waited if self._gathers else own)
-
-    def _gpu_seconds(self) -> float:
-        """Return the GPU seconds of the newest measured batch (0 before the first)."""
-        if self._start_event is not None and self._end_event is None:
-            self._end_event = record_event()
-        elif self._end_event is not None and self._end_event.query():
-            self._seconds = self._start_event.elapsed_time(self._end_event) / 1000
-            self._start_event = self._end_event = None
-        return self._seconds
+        self._done, own = True, None
+        if self._gathers:
+            own = self.heartbeat.waited
+        elif self._queues:  # the seconds of the newest measured batch, 0 before the first
+            if len(self._events) == 1:
+                self._events.append(record_event())
+            elif self._events and self._events[1].query():
+                self._seconds = self._events[0].elapsed_time(self._events[1]) / 1000
+                self._events = []
+            own = self._seconds
+        self.heartbeat.computed(own)
 
 
 def record_event() -> Any:
@@ -102,13 +102,14 @@ class WaitTimer:
 
     def start(self) -> None:
         """Start a step, when its first batch has arrived."""
-        self._read()
-        self._remove()
+        self._finish()
         if self._measures and not self._ended and self.heartbeat.efficiency.due(self.heartbeat.trained):
             self._own_end, self._marks = None, [self._mark()]
-            hook = self._gradient
             trained = (p for p in self._module.parameters() if p.requires_grad)
-            self._hooks = [p.register_post_accumulate_grad_hook(hook) for p in trained]
+            self._hooks = [p.register_post_accumulate_grad_hook(self._see_gradient) for p in trained]
+
+    def _see_gradient(self, parameter: torch.Tensor) -> None:
+        self._own_end, self.last = self._mark(), parameter
 
     def mark_average(self) -> None:
         """Note that the gradients are averaged, which may happen several times in a step."""
@@ -121,87 +122,99 @@ class WaitTimer:
         if self._hooks:
             self._marks.append(self._mark())
             self._ended = len(self._marks) > 2
-        self._remove()
-        self._read()
-
-    def _gradient(self, parameter: torch.Tensor) -> None:
-        self._own_end, self.last = self._mark(), parameter
+        self._finish()
 
     def _mark(self) -> Any:
         return record_event() if self._queues else time.perf_counter()
 
-    def _remove(self) -> None:
+    def _finish(self) -> None:
+        """Remove the hooks, and report the measured step once its marks have passed."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-
-    def _read(self) -> None:
-        """Report the measured step, once its marks have passed."""
-        if not self._ended or (self._queues and not self._marks[-1].query()):
-            return
-        self._ended = False
-        first, *waits, last = self._marks
-        pairs = zip(waits[::2], waits[1::2], strict=True)
-        waited = sum(self._seconds(own_end, average) for own_end, average in pairs)
-        self.heartbeat.efficiency.add_step(self._seconds(first, last), waited)
+        if self._ended and (not self._queues or self._marks[-1].query()):
+            self._ended = False
+            first, *waits, last = self._marks
+            waited = sum(self._seconds(*pair) for pair in zip(waits[::2], waits[1::2], strict=True))
+            self.heartbeat.efficiency.add_step(self._seconds(first, last), waited)
 
     def _seconds(self, first: Any, then: Any) -> float:
         return first.elapsed_time(then) / 1000 if self._queues else then - first
 
 
 class Clock(pl.Callback):
-    """The first of all callbacks, so that the work of others does not count as waiting."""
+    """The first of all callbacks: the work of others does not count as waiting, and moments without a hook come before them.
 
-    def __init__(self, heartbeat: Heartbeat) -> None:
-        self.heartbeat, self._timing = heartbeat, False
-        self.pace: Pace | None = None
-        self.wait_timer: WaitTimer | None = None
+    After an epoch it calls `epoch_over(trainer, module)` of the callbacks that have it: all hooks are over then, metrics are logged, and
+    schedules that watch a metric have made their step, so a checkpoint that is saved there holds all of them.
+
+    Args:
+        opened: called when the training loaders are open.
+    """
+
+    def __init__(self, heartbeat: Heartbeat, opened: Callable[[pl.Trainer], None]) -> None:
+        self.heartbeat, self._opened = heartbeat, opened
+        self._timing = self._is_over = self._started = False
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Create the timers, now that the strategy is set up."""
-        self.pace, self.wait_timer = (
-            Pace(trainer, self.heartbeat),
-            WaitTimer(trainer, pl_module, self.heartbeat),
-        )
+        """Create the timers, now that the strategy is set up and the loaders are open."""
+        self._started = True
+        self._opened(trainer)
+        self.pace = Pace(trainer, self.heartbeat)
+        self.wait_timer = WaitTimer(trainer, pl_module, self.heartbeat)
 
     def batch_over(self) -> None:
         """Start the time of the next batch."""
-        if self.pace:
+        if self._started:
             self.pace.start()
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, *args: Any) -> None:
         """Report that the batch has arrived."""
         self.heartbeat.fetched()
-        if self.wait_timer and not self._timing:
+        if not self._timing:
             self._timing = True
             self.wait_timer.start()
 
-    def on_before_backward(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
-    ) -> None:
+    def on_before_backward(self, *args: Any) -> None:
         """Report the end of the forward pass."""
-        if self.pace:
-            self.pace.forward()
+        self.pace.forward()
 
-    def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
-    ) -> None:
+    def on_before_optimizer_step(self, *args: Any) -> None:
         """Report that the gradients are averaged."""
-        if self.wait_timer:
-            self.wait_timer.mark_average()
+        self.wait_timer.mark_average()
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
         """Report the end of an optimizer step, if the batch completes one."""
-        if self.pace and self.wait_timer and not accumulates(trainer):
+        if not accumulates(trainer):
             self._timing = False
             self.wait_timer.end()
             self.pace.watch(self.wait_timer.last)
 
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Note that the batches of an epoch are over."""
+        with without_max_steps(trainer):
+            # in a resumed epoch Lightning would not update schedules that watch a metric
+            trainer.fit_loop.restarting = False
+        self._is_over = True
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Call `epoch_over` for the epoch before."""
+        over, self._is_over = self._is_over, False
+        for callback in trainer.callbacks if over else ():
+            if hasattr(callback, "epoch_over"):
+                callback.epoch_over(trainer, pl_module)
+
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Remove the hook from the parameters."""
-        if self.pace:
+        """Call `epoch_over` for the last epoch, and remove the hook from the parameters."""
+        self.on_train_epoch_start(trainer, pl_module)
+        if self._started:
             self.pace.watch(None)
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Restore the state, and call the end hooks, if nothing was left to train: Lightning leaves them out."""
+        self._opened(trainer)
+        if trainer.ckpt_path and not self._started:
+            trainer.strategy.on_train_start()
+            for callback in trainer.callbacks:
+                callback.on_train_end(trainer, pl_module)
+            pl_module.on_train_end()

@@ -17,7 +17,7 @@ class Course:
 
     Attributes:
         steps_done: optimizer steps of the run so far. With several optimizers, Lightning's `global_step` adds up their steps.
-        skips: whether a batch hook of the module has ended an epoch early.
+        skips: whether a hook or step of the module has ended an epoch early, by -1 or StopIteration.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -25,21 +25,12 @@ class Course:
         self._ended = False
         self._waiting: list[Callable[[float], None]] = []
 
-    def resume_at(self, step: int) -> None:
-        """Continue after the optimizer steps of earlier attempts."""
-        self.steps_done = step
-
-    def count_step(self) -> int:
-        """Count an optimizer step, and return the number of steps done."""
-        self.steps_done += 1
-        return self.steps_done
-
     def end(self, trainer: pl.Trainer) -> None:
         """End the training after this step, as the configuration says."""
         self._ended = trainer.should_stop = True
 
     def note_skipped_batches(self, trainer: pl.Trainer) -> None:
-        """Note whether a batch hook of the module has ended the epoch early."""
+        """Note whether the module has ended the epoch early."""
         done = trainer.fit_loop.epoch_loop.batch_progress.current
         self.skips |= not trainer.should_stop and done.completed < done.ready
 
@@ -48,7 +39,7 @@ class Course:
         stops = trainer.should_stop and not self._ended
         if not (stops or self.skips) or self.steps_done >= self.plan.total_steps:
             return None
-        who: str | None = f"on_train_batch_start of {type(trainer.lightning_module).__name__} (-1)"
+        who: str | None = f"a -1 or StopIteration of {type(trainer.lightning_module).__name__}"
         if stops:
             early: Any = trainer.early_stopping_callbacks
             who = next((type(one).__name__ for one in early if one.stopping_reason_message), None)

@@ -7,10 +7,13 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities.data import extract_batch_size
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch import nn
 
-from train_anywhere.errors import ConfigError
+from train_anywhere.errors import ConfigError, RanksDifferError, listed
+from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 
 HASHES = 4
 """Number of hashes of the logged names that ranks compare; each is below 2**20, so that sums of squares are exact."""
@@ -132,3 +135,22 @@ class OverRanks(pl.Callback):
 def _base(name: str) -> str:
     """Return the name that was logged, from one with Lightning's suffix."""
     return name.removesuffix("_step").removesuffix("_epoch")
+
+
+def refuse_different_weights(module: nn.Module, strategy: Strategy) -> None:
+    """Raise RanksDifferError on all ranks if their weights differ. All ranks must call it."""
+    ranks = getattr(strategy, "world_size", 1)
+    if ranks == 1 or isinstance(strategy, FullyShardedStrategy):  # each rank has a part
+        return
+    digest = hashlib.sha256()
+    for parameter in module.parameters():
+        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    own = torch.tensor([int.from_bytes(digest.digest()[:6])], dtype=torch.int64, device=strategy.root_device)
+    checksums = strategy.all_gather(own).flatten().tolist()
+    others = [str(rank) for rank, checksum in enumerate(checksums) if checksum != checksums[0]]
+    if others:
+        named = f"rank {others[0]}" if len(others) == 1 else f"ranks {listed(others)}"
+        raise RanksDifferError(
+            f"the weights of {named} of {ranks} are not those of rank 0: each rank changes them in its own way (a step that depends on "
+            "the rank, or weights that change without a gradient); the checkpoints hold those of rank 0."
+        )

@@ -26,7 +26,7 @@ from train_anywhere.training.lightning.dropin.trainable import (
     set_flags,
     trainable_state,
 )
-from train_anywhere.training.lightning.dropin.user_data import Opening, TrainingLoaders, wrap
+from train_anywhere.training.lightning.dropin.user_data import TrainingLoaders, opener, wrap
 from train_anywhere.training.lightning.dropin.validated_weights import (
     ValidatedWeights,
     with_training_weights,
@@ -99,7 +99,7 @@ class StrategyHooks:
             loader = copy.copy(loader)  # a new one would need the arguments of the user's class
             batches = SharedBatches(sampler, size, loader.drop_last, self.global_rank, ranks)
             vars(loader).update(batch_sampler=batches)
-        return wrap(loader, Opening(loader, opened=self._open_evaluation))
+        return wrap(loader, opener(loader, opened=self._open_evaluation))
 
     def _open_evaluation(self) -> None:
         """Call `before_validation` of callbacks, when the first loader of a validation within `fit` is opened."""
