@@ -1,5 +1,4 @@
 import itertools
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from torch.utils.data.distributed import DistributedSampler
 
 from src.data.digits import open_digits
 from src.data.imagefolder import open_imagefolder
-from train_anywhere.data.order import prefetch
 from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
 from train_anywhere.data.order.shuffle import permutation
 from train_anywhere.data.torch.loader import Batches
@@ -75,19 +73,31 @@ def test_stopping_early_does_not_disturb_the_next_epoch() -> None:
         assert torch.equal(got[0], wanted[0])
 
 
-def test_processes_are_added_while_steps_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batches do not depend on their number."""
-    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "4")
-    loader = torch_loader(SlowRows(), BatchOrder(2, seed=1, train=True), workers="auto")
-    counts = []
+@pytest.mark.parametrize(("cpus", "step_s"), [(4, 0.0), (6, 0.12)])
+def test_processes_are_added_until_steps_do_not_wait(
+    cpus: int, step_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batches do not depend on their number. A batch needs 240 ms, so three processes are enough for steps of 120 ms."""
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", str(cpus))
+    loader = torch_loader(SlowRows(), BatchOrder(12, seed=1, train=True), workers="auto")
+    counts, shares = [], []
     for epoch in range(4):
         loader.sampler.set_epoch(epoch)
         counts.append(loader.num_workers)
-        plain = torch_loader(Rows(), BatchOrder(2, seed=1, train=True))
+        plain = torch_loader(FastRows(), BatchOrder(12, seed=1, train=True))
         plain.sampler.set_epoch(epoch)
+        waits, asked = [], time.perf_counter()
         for (got,), (wanted,) in zip(loader, plain, strict=True):
+            waits.append(time.perf_counter() - asked)
             assert torch.equal(got, wanted)
-    assert counts == [1, 2, 3, 3]
+            time.sleep(step_s)
+            asked = time.perf_counter()
+        shares.append(sum(waits[1:]) / (sum(waits[1:]) + step_s * len(waits)))
+    if step_s:
+        print([f"{count} processes: waited {share:.1%}" for count, share in zip(counts, shares, strict=True)])
+        assert shares[0] > 0.3 and min(shares) < 0.02 and counts[1] in (2, 3, 4)
+    else:
+        assert counts == [1, 3, 3, 3]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -108,45 +118,30 @@ def test_impossible_batches_are_refused() -> None:
 
 
 class Rows:
-    """Twelve rows, read as whole batches; it counts them."""
-
-    reads = 0
+    """Twelve rows, read as whole batches."""
 
     def __len__(self) -> int:
         return 12
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray]:
-        self.reads += 1
         return (indices,)
 
 
 class SlowRows(Rows):
-    """The same, 20 ms for each row."""
+    """120 rows, 20 ms for each."""
+
+    def __len__(self) -> int:
+        return 120
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray]:
         time.sleep(0.02 * len(indices))
         return (indices,)
 
 
-class Samples:
-    """Twelve rows, read one by one; it counts them."""
+class FastRows(SlowRows):
+    """The same, in no time."""
 
-    reads = 0
-
-    def __len__(self) -> int:
-        return 12
-
-    def __getitem__(self, index: int) -> int:
-        self.reads += 1
-        return index
-
-
-def test_samples_are_made_when_their_batch_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A data set that makes them one by one may draw from what the training draws from too; others are read ahead."""
-    monkeypatch.setattr(prefetch, "MAX_GROUP_S", math.inf)
-    for dataset, reads in ((Rows(), 4), (Samples(), 3)):
-        next(iter(torch_loader(dataset, BatchOrder(3, seed=0))))
-        assert dataset.reads == reads
+    read = Rows.read
 
 
 def orders(batch_size: int, ranks: int, train: bool) -> list[UnpaddedOrder]:

@@ -30,7 +30,6 @@ from train_anywhere.job import requeue
 from train_anywhere.job.batch_job import JobRanks, fill
 from train_anywhere.job.running_ranks import ENDED, NodeSteps, find_first_exit
 from train_anywhere.job.supervisor import End, Signals
-from train_anywhere.launch.processes import LocalRanks
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import write_frozen
 from train_anywhere.slurm.script.render import render
@@ -197,14 +196,6 @@ def test_the_first_killed_rank_is_found_in_the_log(log: str, cause: str) -> None
     assert ENDED.search(f"before\n{log}after\n") and not ENDED.search(
         "srun: Step created for StepId=7.1\nrank 1 of 2\n"
     )
-
-
-def test_a_killed_rank_of_this_machine_is_the_cause() -> None:
-    started = [subprocess.Popen(["sh", "-c", shlex.join(["kill", "-9"]) + " $$"]), subprocess.Popen(["true"])]
-    ranks = LocalRanks(started, 0.5)
-    while ranks.poll() is None:
-        time.sleep(0.05)
-    assert ranks.first_exit().startswith("rank 0 on ") and ": SIGKILL" in ranks.first_exit()
 
 
 @pytest.mark.parametrize(

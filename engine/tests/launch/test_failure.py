@@ -162,6 +162,11 @@ def test_what_no_disk_takes_is_in_the_log(
     assert save_traceback(run, Topology(), ValueError("b"), "A sentence.") is None
     said = capsys.readouterr().err
     assert said.startswith(f"A sentence. Details: {file}\nA sentence.\n") and "ValueError: b" in said
+    with pytest.raises(ValueError, match="Expecting") as caught:
+        json.loads("{")
+    report_failure(run, Topology(), caught.value)
+    said = capsys.readouterr().err
+    assert "in loads" in said and "left out" not in said
 
 
 def no_disk(*arguments: str) -> None:
@@ -174,17 +179,11 @@ def test_nothing_that_was_kept_is_overwritten(run: RunDir) -> None:
     assert file and re.search("one\n.*two", file.read_text(), re.DOTALL)
 
 
-def test_one_of_several_is_the_first(run: RunDir) -> None:
-    assert [claim_first(run, "ValueError-1", f"rank {n}") for n in (2, 0, 2)] == ["rank 2"] * 3
-    assert claim_first(run, "ValueError-2", "rank 0") == "rank 0"
-
-
-def test_an_error_of_an_earlier_start_hides_none_of_this_one(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_of_several_is_the_first_of_its_start(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     for start in ("1795392794", "1795392795"):
         monkeypatch.setenv("TRAIN_STARTED", start)
-        assert claim_first(run, "ValueError-1", f"rank {start}") == f"rank {start}"
+        assert [claim_first(run, "ValueError-1", f"rank {n}") for n in (2, 0, 2)] == ["rank 2"] * 3
+    assert claim_first(run, "ValueError-2", "rank 0") == "rank 0"
 
 
 class Writer(threading.Thread):
@@ -292,15 +291,3 @@ def test_the_whole_traceback_is_kept_where_the_log_has_a_part(run: RunDir, capsy
     )
     assert "in raw_decode" in said and "in loads" not in said
     assert "in loads" in Path(file).read_text() and Path(file).parent == run.debug
-
-
-def test_a_traceback_that_no_disk_takes_is_whole_in_the_log(
-    run: RunDir, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run.debug.write_text("no folder")
-    monkeypatch.setattr("tempfile.mkstemp", no_disk)
-    with pytest.raises(ValueError, match="Expecting") as caught:
-        json.loads("{")
-    report_failure(run, Topology(), caught.value)
-    said = capsys.readouterr().err
-    assert "in loads" in said and "left out" not in said

@@ -32,30 +32,32 @@ def processes(*programs: str) -> list["subprocess.Popen[bytes]"]:
     return [subprocess.Popen([sys.executable, "-c", p], start_new_session=True) for p in programs]
 
 
-def watch_ranks(started: list["subprocess.Popen[bytes]"], grace: float = 15.0) -> int:
-    ranks = LocalRanks(started, grace)
+def watch_ranks(ranks: LocalRanks) -> int:
     while (code := ranks.poll()) is None:
         time.sleep(0.05)
     return code
 
 
-def test_all_done_is_zero() -> None:
-    assert watch_ranks(processes("pass", "import time; time.sleep(0.3)")) == 0
-
-
-def test_a_failed_rank_is_named_and_the_others_are_ended(capfd: pytest.CaptureFixture[str]) -> None:
-    started = processes("import time; time.sleep(600)", "import sys; sys.exit(9)")
-    assert watch_ranks(started, grace=0.5) == 9
-    assert "rank 1 of 2 ended with exit code 9; the other ranks were stopped." in capfd.readouterr().err
-    assert started[0].poll() == -signal.SIGKILL
-
-
-def test_a_killed_rank_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("ends", "code", "how"),
+    [
+        ("time.sleep(0.3)", 0, ""),
+        ("raise SystemExit(9)", 9, "exit code 9"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "signal SIGKILL"),
+    ],
+)
+def test_a_failed_rank_is_named_and_the_others_are_ended(
+    ends: str, code: int, how: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     started = processes(
-        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "import time; time.sleep(600)"
+        *(f"import os, signal, time; {do}" for do in (f"time.sleep({600 if code else 0})", ends))
     )
-    assert watch_ranks(started, grace=0.5) == 128 + signal.SIGKILL
-    assert "rank 0 of 2 ended with signal SIGKILL" in capfd.readouterr().err
+    ranks = LocalRanks(started, grace=0.5)
+    assert watch_ranks(ranks) == code
+    if code:
+        assert f"rank 1 of 2 ended with {how}; the other ranks were stopped." in capfd.readouterr().err
+        assert started[0].poll() == -signal.SIGKILL
+    assert ("rank 1 on " in ranks.first_exit()) == (": SIGKILL" in ranks.first_exit()) == (code == 137)
 
 
 def test_a_rank_that_writes_a_checkpoint_may_finish_it(tmp_path: Path) -> None:
@@ -68,9 +70,7 @@ def test_a_rank_that_writes_a_checkpoint_may_finish_it(tmp_path: Path) -> None:
     while len(list(tmp_path.iterdir())) < 2:
         time.sleep(0.01)
     ranks = LocalRanks([*started, *processes("raise SystemExit(3)")], 0.2, tmp_path)
-    while (code := ranks.poll()) is None:
-        time.sleep(0.05)
-    assert code == 3 and (tmp_path / "10").is_dir() and started[0].poll() == -signal.SIGKILL
+    assert watch_ranks(ranks) == 3 and (tmp_path / "10").is_dir() and started[0].poll() == -signal.SIGKILL
 
 
 @pytest.mark.slow
@@ -189,6 +189,10 @@ def test_ranks_of_this_machine_start_again(train: Train, tmp_path: Path, devices
     assert "again: the ranks failed after step 3: " in done.stderr, done.stderr
     if retries == 1:
         assert done.returncode == 1 and "cluster.retries=1 allows no more" in done.stderr
+        page = (
+            tmp_path / "latest" / "report.html"
+        ).read_text()  # the supervisor writes it after the last retry
+        assert done.stdout.count("Report:") == 1 and "LookupError: row 42" in page and "Restarts" in page
         assert (info["state"], len(info["attempts"])) == ("failed", 2)
     else:
         assert done.returncode == 0 and (info["state"], len(info["attempts"])) == ("completed", 2)
@@ -227,17 +231,6 @@ def test_a_rank_that_lost_another_one_ends_at_once(train: Train, tmp_path: Path)
     assert done.stderr.count("stops: the connection to another rank was lost") == 1
     assert "Traceback" not in done.stderr and (tmp_path / "reports").read_text() == "[]"
     assert first["restart"]["stop"] < 5 and second["seconds"]["first"] > 0
-
-
-def test_a_run_that_fails_for_good_has_a_report(train: Train, tmp_path: Path) -> None:
-    """The supervisor writes it after the last retry."""
-    (tmp_path / "fails.py").write_text(FAILS)
-    words = ("cluster.retries=1", "model=mlp", "trainer.max_steps=12", "checkpoint.every_n_steps=1")
-    often = "+callbacks.fails={_target_:fails.Fails,times:2}"
-    done = train(*words, often, f"paths.results={tmp_path}", env={"PYTHONPATH": str(tmp_path)})
-    assert done.returncode == 1 and done.stdout.count("Report:") == 1
-    page = (tmp_path / "latest" / "report.html").read_text()
-    assert "LookupError: row 42" in page and "Restarts" in page
 
 
 def test_ranks_that_cannot_be_forks_are_new_interpreters(

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from functools import partial
 from pathlib import Path
 
 from train_anywhere.distributed import programs
@@ -21,7 +20,7 @@ from train_anywhere.errors import REFUSED, STOPPED, ConfigError, ProjectError, S
 from train_anywhere.job.requeue import ANSWER_S, JobQueue, end_after_death, is_first, stop_ranks
 from train_anywhere.job.restart import Nodes
 from train_anywhere.job.running_ranks import NodeSteps, RankLauncher, spawn
-from train_anywhere.job.supervisor import Signals, StoppedAtStart, Supervisor
+from train_anywhere.job.supervisor import RankPlace, Signals, StoppedAtStart, Supervisor
 from train_anywhere.runs.attempts import STARTED, next_start, running_job, start_of_job
 
 CLOSE_S = 5.0
@@ -59,8 +58,8 @@ def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], 
     return code
 
 
-class JobRanks:
-    """The place of the ranks in a job, see `supervisor.RankPlace`.
+class JobRanks(RankPlace):
+    """The place of the ranks in a job.
 
     Args:
         report_launcher: gets the process group of each launcher.
@@ -68,7 +67,6 @@ class JobRanks:
     Attributes:
         steps: the nodes of the job.
         queue: its requests to the scheduler.
-        code: the exit code of the job; None as long as it is not known.
         launcher_killed: whether the launcher of the newest start was killed.
     """
 
@@ -79,7 +77,7 @@ class JobRanks:
     ) -> None:
         self.options, self.signals, self.steps = options, signals, NodeSteps(options)
         self.queue = JobQueue(self.steps, signals)
-        self.run, self.environ, self.explain = self.steps.run, self.steps.environ, self.queue.explain
+        self.run, self.environ = self.steps.run, self.steps.environ
         self.report_launcher, self.retries = report_launcher, options.retries
         self.program, self.requeues = options.program, options.requeue
         self.code: int | None = None
@@ -102,6 +100,10 @@ class JobRanks:
     def several(self) -> bool:
         """True if there are several ranks."""
         return self.options.ranks > 1 or (self.options.uneven or len(self.steps.hosts)) > 1
+
+    def explain(self, name: str) -> str:
+        """Return USR1 if this job will return to the queue after a signal, else TERM."""
+        return self.queue.explain(name)
 
     # --- the nodes
 
@@ -236,19 +238,16 @@ class JobRanks:
         """Start the launcher of the ranks, and what runs next to them. Raises Stopped."""
         self._place_ranks(number)
         self._nodes, self.launcher_killed = None, False
-        command = self._warm_command(number)
-        process = spawn(fill(command, self._placeholders()), self.environ)
+        process = spawn(fill(self._warm_command(number), self._placeholders()), self.environ)
         self.report_launcher(process.pid)  # before anything else, so that the script can end it
-        stop = partial(self._stop_orphans, process.pid)
-        cancelled = self.queue.is_cancelled
-        return RankLauncher(self.steps, process, self.signals.note, self._is_lost, stop, cancelled)
+        return RankLauncher(self, process)
 
-    def _stop_orphans(self, group: int) -> None:
+    def stop_orphans(self, group: int) -> None:
         """Stop ranks whose launcher was killed."""
         self.launcher_killed = True
         stop_ranks(self.queue, group)
 
-    def _is_lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Return whether the batch script, which would end this job, was killed: this process then has another parent."""
         self.queue.stay_away()
         return os.getppid() != self._parent
@@ -353,13 +352,13 @@ class JobRanks:
         hosts = (
             list(self.find_nodes().left) if self.steps.elastic else self.steps.hosts[: None if every else 1]
         )
-        command = self.steps.in_container("-m", "train_anywhere.checkpoints.recovery", str(self.run.path))
+        command = self.in_container("-m", "train_anywhere.checkpoints.recovery", str(self.run.path))
         for host in hosts:
+            step = (
+                [*self.steps.one_task_on(host), *self.steps.container_options()] if self.steps.slurm else []
+            )
             for pause in (1, 4, 0):
-                if (
-                    spawn(self.steps.one_task(host, command), self.environ).wait() == 0
-                    or not self.steps.slurm
-                ):
+                if spawn([*step, *command], self.environ).wait() == 0 or not step:
                     break
                 time.sleep(pause)
 

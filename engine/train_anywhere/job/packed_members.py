@@ -1,6 +1,7 @@
 """Several members of a sweep in one job.
 
 Each member has a supervisor of its own, a process that this one starts, signals and waits for. A member that fails ends none of the others.
+If this process is killed, they end too, and the next one stops the ranks and requeues the job once, for the members that had not ended.
 """
 
 import argparse
@@ -8,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -16,8 +16,9 @@ from pathlib import Path
 from train_anywhere.errors import STOPPED, CheckpointError, listed
 from train_anywhere.files.atomic import open_file, read_text
 from train_anywhere.job.batch_job import JobRanks
+from train_anywhere.job.requeue import is_first
 from train_anywhere.job.share import share_environment
-from train_anywhere.job.supervisor import POLL_S, Signals, Supervisor
+from train_anywhere.job.supervisor import POLL_S, Signals, Supervisor, end_with_parent
 from train_anywhere.runs.attempts import job_name, running_job
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.scheduler.client import UNCLEAR
@@ -30,8 +31,8 @@ class MemberSupervisor:
     """The supervisor of one member, a process.
 
     Args:
-        words: the options and the command of the job's first member.
         slot: number of the member in the job, from 0.
+        words: the options and the command of the job's first member.
 
     Attributes:
         code: exit code of the member; None while it runs.
@@ -44,8 +45,8 @@ class MemberSupervisor:
         own = [word for word in words[:at] if not re.match("--(requeue|members=|last=)", word)]
         command = [str(run.path) if word == str(options.run) else word for word in words[at:]]
         self._words = [*own, f"--slot={slot}", *command]
-        self._share = share_environment(slot, options.members, options.cpus_per_task)
-        self._group, self._died = 0, False
+        self._environ = os.environ | share_environment(slot, options.members, options.cpus_per_task)
+        self._died = False
         self._start([])
 
     def _start(self, words: Sequence[str]) -> None:
@@ -55,19 +56,18 @@ class MemberSupervisor:
         os.set_blocking(self._answers, False)
         program = str(Path(__file__).with_name("__main__.py"))
         command = [sys.executable, "-I", program, str(self.run.path), str(read), str(write)]
-        with ExitStack() as stack, tempfile.TemporaryFile() as given:
-            given.write(
-                "".join(f"{word}\0" for word in [*words, *self._words]).encode(errors="surrogateescape")
-            )
-            given.seek(0)
-            # the first member has the log of the job
-            names = log_names() if self.slot else ()
-            logs = [stack.enter_context(open_file(self.run.path / name, "ab")) for name in names]
-            out, err = logs or (None, None)
-            environ, pipes = os.environ | self._share, (read, write)
+        task = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+        # the first member has the log of the job
+        names = [self.run.path / f"slurm-{task}.{end}" for end in ("out", "err")] if self.slot else []
+        with ExitStack() as stack:
+            out, err = [stack.enter_context(open_file(name, "ab")) for name in names] or (None, None)
             self._process = subprocess.Popen(
-                command, stdin=given, stdout=out, stderr=err, pass_fds=pipes, env=environ
-            )
+                command, stdin=subprocess.PIPE, stdout=out, stderr=err, pass_fds=(read, write), env=self._environ,
+                preexec_fn=end_with_parent,
+            )  # fmt: skip
+        given = "".join(f"{word}\0" for word in [*words, *self._words])
+        with suppress(BrokenPipeError), self._process.stdin as stdin:  # type: ignore[union-attr]
+            stdin.write(given.encode(errors="surrogateescape"))
         os.close(read)
         os.close(write)
 
@@ -81,23 +81,17 @@ class MemberSupervisor:
         """Return the exit code, or None while the member runs. If its supervisor was killed, another one stops the ranks."""
         if self.code is not None or (ended := self._process.poll()) is None:
             return self.code
-        with suppress(BlockingIOError, IndexError):
-            answers = os.read(self._answers, 65536).decode()
-            self._group = int(re.findall(r"^ranks (\d+)", answers, re.M)[-1])
+        groups = ["0"]
+        with suppress(BlockingIOError):
+            groups += re.findall(r"^ranks (\d+)", os.read(self._answers, 65536).decode(), re.M)
         os.close(self._answers)
         os.close(self._signals)
-        if ended >= 0 or self._died:
-            self.code = 1 if ended < 0 else ended
-        else:
+        if ended < 0 and not self._died:
             self._died = True
-            self._start([f"--died={128 - ended}", f"--launcher={self._group}"])
+            self._start([f"--died={128 - ended}", f"--launcher={groups[-1]}"])
+        else:
+            self.code = 1 if ended < 0 else ended
         return self.code
-
-
-def log_names() -> list[str]:
-    """Return the names of this job's logs in run folders: output and errors."""
-    array, task = os.environ["SLURM_ARRAY_JOB_ID"], os.environ["SLURM_ARRAY_TASK_ID"]
-    return [f"slurm-{array}_{task}.{end}" for end in ("out", "err")]
 
 
 def find_members(options: argparse.Namespace) -> dict[int, RunDir]:
@@ -121,12 +115,18 @@ def supervise_members(options: argparse.Namespace, words: Sequence[str]) -> int:
     job = JobRanks(options, signals, print)
     members = [MemberSupervisor(run, slot, words, options) for slot, run in found.items()]
     print(f"Members of this job: {listed(run.id for run in found.values()) or 'none is left'}.", flush=True)
-    while any(member.poll() is None for member in members):
+    while None in [member.poll() for member in members]:
         for name in signals.wait(POLL_S):
             meaning = job.explain(name)
             for member in members:
                 member.signal(meaning)
     stopped = [member.run for member in members if member.code == STOPPED]
+    # this process continues a supervisor that was killed, and has stopped the members that ran
+    if options.died is not None and options.requeue and is_first(job.run):
+        stopped = [member.run for member in members if member.code]
+        for run in stopped:
+            with suppress(OSError, CheckpointError):
+                run.update(state="queued")
     if stopped and options.requeue:
         options.run = stopped[0].path
         job.queue.come_back(Supervisor(JobRanks(options, signals, print), signals))

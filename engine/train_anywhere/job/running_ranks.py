@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from train_anywhere.files.atomic import make_folder, open_file, read_text
 from train_anywhere.job.supervisor import default_signals
@@ -105,10 +105,6 @@ class NodeSteps:
         step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--export=ALL", *gres]
         return [*step, f"--nodelist={host}"]
 
-    def one_task(self, host: str, command: Sequence[str]) -> list[str]:
-        """Return a command that runs another one inside the container on a node, on PBS here."""
-        return [*self.one_task_on(host), *self.container_options(), *command] if self.slurm else [*command]
-
     def each_node(self, command: Sequence[str], options: Sequence[str] = ()) -> list[str]:
         """Return a command that runs on each node with all its CPUs and GPUs, on PBS only here."""
         if not self.slurm:
@@ -196,26 +192,12 @@ def find_ranks(run: str, name: str = "USR1") -> list[str]:
 class RankLauncher:
     """A started launcher with the processes next to it.
 
-    They are the monitor process of each node, and the step that waits for a preemption.
-
-    Args:
-        note: is called with a signal that the waiting step got.
-        lost: returns whether the batch script, which would end this job, was killed.
-        orphaned: is called if the launcher was killed, and the ranks live on.
-        cancelled: returns whether `scancel` has ended this steps.
+    They are the monitor process of each node, and the step that waits for a preemption. `job` is a `train_anywhere.job.batch_job.JobRanks`.
     """
 
-    def __init__(
-        self,
-        steps: NodeSteps,
-        process: "subprocess.Popen[bytes]",
-        note: Callable[[str], None],
-        lost: Callable[[], bool],
-        orphaned: Callable[[], None],
-        cancelled: Callable[[], bool],
-    ) -> None:
-        self.steps, self._note, self._lost, self._orphaned = steps, note, lost, orphaned
-        self._cancelled = cancelled
+    def __init__(self, job: Any, process: "subprocess.Popen[bytes]") -> None:
+        self.job = job
+        self.steps: NodeSteps = (steps := job.steps)
         self._log, self._stopped = log_size(), False
         self.process, self._seen = process, self._log
         self.failed_at: float | None = None
@@ -239,9 +221,9 @@ class RankLauncher:
         """Return the exit code of the launcher as of a shell, or None while it runs."""
         if self._listener and (ended := self._listener.poll()) is not None:
             if ended in (143, -signal.SIGTERM):
-                self._note("TERM")
+                self.job.signals.note("TERM")
             self._listener = None
-        if self._lost():
+        if self.job.is_lost():
             self.stop()
         if self.failed_at is None and (size := log_size()) > self._seen:
             self._seen = size
@@ -252,7 +234,7 @@ class RankLauncher:
         self._close()
         if code < 0 and not self._stopped:
             self._stopped = True
-            self._orphaned()
+            self.job.stop_orphans(self.process.pid)
         return 128 - code if code < 0 else code
 
     def _close(self) -> None:
@@ -286,7 +268,7 @@ class RankLauncher:
         ]
         step += ["--ntasks-per-node=1", "--cpus-per-task=1", "--mem=0", "--export=ALL"]
         # in a cancelled job no step starts, and Slurm itself sends TERM to the running ones
-        spawn([*(step if steps.slurm and not self._cancelled() else []), *kill], steps.environ)
+        spawn([*(step if steps.slurm and not self.job.queue.is_cancelled() else []), *kill], steps.environ)
 
     def stop(self) -> None:
         """End the launcher, which ends its ranks."""

@@ -1,12 +1,14 @@
 """The supervisor: it starts the ranks, passes signals on, and restarts or requeues them."""
 
+import ctypes
 import math
 import os
 import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -67,37 +69,41 @@ class Ranks(Protocol):
         """Unix time at which the first rank was seen to have ended, if known."""
 
 
-class RankPlace(Protocol):
-    """The place where the ranks run: a job, or this machine.
+class RankPlace(ABC):
+    """The place where the ranks run: a job, or, as the defaults are, this machine.
 
     Attributes:
         program: whether they run a program (src/run.py).
         announces: whether a line about a stop is printed; the ranks of this machine print it themselves.
         retries: `cluster.retries`; None if the ranks never start again.
         requeues: whether a job can be requeued.
+        code: the exit code of the job, None as long as it is not known.
+        ranks: number of ranks, which a job may not know.
     """
 
     run: RunDir
-    program: bool
-    announces: bool
-    retries: int | None
-    requeues: bool
+    program = False
+    announces = requeues = False
+    retries: int | None = None
+    code: int | None = 0
     environ: dict[str, str]
+    ranks = 1
 
     @property
     def several(self) -> bool:
         """True if there are several ranks."""
+        return self.ranks > 1
 
     @property
     def start_id(self) -> str:
         """The id of this start of the ranks, as `features/hangs/stacks.py` writes it."""
+        return "local/0"
 
-    def explain(self, name: str) -> str:
-        """Return the signal that the ranks get after a signal: USR1, TERM or, on this machine, the same."""
-
+    @abstractmethod
     def start(self, number: int) -> Ranks:
-        """Start the ranks for the `number`-th time, from 0. Raises Stopped if a signal came meanwhile."""
+        """Start the ranks for the `number`-th time, from 0. Raises StoppedAtStart if a signal came meanwhile."""
 
+    @abstractmethod
     def publish(self, again: bool = False) -> None:
         """Publish the complete checkpoints that killed ranks left on a node's disk.
 
@@ -105,11 +111,27 @@ class RankPlace(Protocol):
             again: the ranks start on the same nodes, and rank 0 publishes those of its node itself.
         """
 
+    @abstractmethod
+    def stop(self) -> None:
+        """Let the ranks save a checkpoint and end."""
+
+    def explain(self, name: str) -> str:
+        """Return the signal that the ranks get after a signal: USR1, TERM or, on this machine, the same."""
+        return name
+
     def find_nodes(self) -> Nodes:
         """Return the nodes of an elastic job, and those that answer."""
+        return Nodes((), (), 1)
 
-    def use_nodes(self, nodes: tuple[str, ...]) -> None:
+    def use_nodes(self, nodes: tuple[str, ...]) -> None:  # noqa: B027
         """Start the ranks on these nodes from now on."""
+
+    def run_on_each_node(self, command: Sequence[str]) -> None:  # noqa: B027
+        """Run a command once on each node of a job before the ranks start. A signal ends it."""
+
+    def in_container(self, *words: str) -> list[str]:
+        """Return a command of the ranks' Python, inside the container if there is one."""
+        return [sys.executable, *words]
 
 
 class StoppedAtStart(Exception):
@@ -441,6 +463,11 @@ class Supervisor:
         with suppress(CheckpointError):
             return self.run.read_info()
         return {}
+
+
+def end_with_parent() -> None:
+    """Let Linux kill this process when its parent ends: option PR_SET_PDEATHSIG of prctl(2)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def default_signals() -> None:

@@ -28,14 +28,12 @@ from typing import Any
 from train_anywhere import ENVIRON
 from train_anywhere.errors import listed
 from train_anywhere.files import ENGINE
+from train_anywhere.job.supervisor import end_with_parent
 from train_anywhere.monitor.ranks import GONE, process_state
 from train_anywhere.runs.lock import process_start
 
 PADDING = " " * 4000
 """Last argument of the server's command line: space that a fork overwrites with its own command line."""
-
-PR_SET_PDEATHSIG = 1
-"""Option of Linux's prctl(2): the signal that a process gets when its parent ends."""
 
 READ_AT_IMPORT = (
     "CUDA", "KERAS", "KMP", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "PYTORCH", "TF_C", "TORCH_", "XLA",
@@ -157,7 +155,7 @@ def set_up_fork(request: Mapping[str, Any], imported: Mapping[str, str]) -> list
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if cpus := request.get("cpus"):
         os.sched_setaffinity(0, cpus)
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent()
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)

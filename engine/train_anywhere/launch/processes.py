@@ -20,9 +20,8 @@ from train_anywhere.features import Features
 from train_anywhere.files import ROOT, with_engine
 from train_anywhere.files.terminal.output import outlive_terminal, protect_output
 from train_anywhere.job.rank_process import SIGNALS
-from train_anywhere.job.restart import Nodes
 from train_anywhere.job.share import share_environment
-from train_anywhere.job.supervisor import Signals, Supervisor
+from train_anywhere.job.supervisor import RankPlace, Signals, Supervisor
 from train_anywhere.launch.exits import rank_environment
 from train_anywhere.launch.forkserver import ForkedProcess, ForkServer, Process
 from train_anywhere.launch.launcher import to_shell_code
@@ -117,32 +116,23 @@ def run_here(
     return INTERRUPTED if code == STOPPED and "SIGINT" in (ended_by, received.first) else code
 
 
-class LocalRun:
-    """The place of the ranks on this machine, see `train_anywhere.job.supervisor.RankPlace`.
+class LocalRun(RankPlace):
+    """The place of the ranks on this machine.
 
     Args:
         start: starts them; None: as forks if they may start again, else as new interpreters.
     """
 
-    announces = requeues = False
-    start_id = "local/0"
-    code = 0
-
     def __init__(self, run: RunDir, ranks: int = 1, start: Start | None = None, retries: int = 0) -> None:
         self.run, self.ranks, self._start = run, ranks, start or subprocess.Popen
-        self.several, self.retries = ranks > 1, retries or None
-        self.environ: dict[str, str] = {}
-        self.program, self._server = False, None
+        self.retries, self.environ = retries or None, dict[str, str]()
+        self._server: ForkServer | None = None
         with contextlib.suppress(ProjectError):  # the ranks report an unreadable run folder
             config = load_frozen(run)
             self.program = bool(config.program)
             if retries and not start and not self.program:
                 self._server = fork_server(config.framework, ranks)
                 self._start = self._server.start
-
-    def explain(self, name: str) -> str:
-        """Return the signal: ranks on this machine get it as it came."""
-        return name
 
     def start(self, number: int) -> "LocalRanks":
         """Start the ranks, with the environment variables that `discover` reads."""
@@ -172,20 +162,6 @@ class LocalRun:
         if self.program or not again:
             words = self.in_container("-m", "train_anywhere.checkpoints.recovery", str(self.run.path))
             subprocess.call(words, env=with_engine(), cwd=ROOT, start_new_session=True)
-
-    def find_nodes(self) -> Nodes:
-        """Return no nodes: all ranks run here."""
-        return Nodes((), (), 1)
-
-    def use_nodes(self, nodes: tuple[str, ...]) -> None:
-        """Do nothing."""
-
-    def run_on_each_node(self, command: Sequence[str]) -> None:
-        """Do nothing: a run on this machine needs no copies."""
-
-    def in_container(self, *words: str) -> list[str]:
-        """Return a command of this Python."""
-        return [sys.executable, *words]
 
     def stop(self) -> None:
         """Let the ranks save a checkpoint and end."""

@@ -13,7 +13,6 @@ import torch
 
 from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import DataSet, Splits
-from train_anywhere.data.order import prefetch
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.job.rank_process import SIGNALS, RankProcess, Stop
 from train_anywhere.runs.attempts import Outcome
@@ -106,8 +105,6 @@ def fit(monkeypatch: pytest.MonkeyPatch, stop: Stop) -> Fit:
             )
 
         monkeypatch.setattr(setup, "open_splits", splits)
-        if signal_at:
-            monkeypatch.setattr(prefetch, "MAX_BATCHES", 1)  # each batch is read right before its step
         stop.requested = None
         train.recorder = RunRecorder(run)  # type: ignore[attr-defined]
         return side.train(config, RankProcess(run, Topology(), stop, train.recorder))  # type: ignore[attr-defined]

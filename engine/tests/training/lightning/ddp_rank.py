@@ -26,7 +26,6 @@ from torch.distributed.tensor import DTensor
 from engine.tests.training.lightning.conftest import SignalAt
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
-from train_anywhere.data.order import prefetch
 from train_anywhere.distributed.discover import discover
 from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.runs.folder import RunDir
@@ -48,8 +47,6 @@ def remember(*arguments: Any) -> torch.nn.Module:
 def with_signal(*arguments: Any, **named: Any) -> Any:
     """The data, with SIGTERM at the chosen place."""
     rank, read = map(int, os.environ.get("SIGNAL_AT", "-1:0").split(":"))
-    if read:
-        prefetch.MAX_BATCHES = 1  # each batch is read right before its step
     splits = open_splits(*arguments, **named)
     return replace(splits, train=SignalAt(splits.train, read)) if rank == topology.rank else splits
 

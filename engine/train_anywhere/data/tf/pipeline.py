@@ -16,25 +16,21 @@ from train_anywhere.data.array_data import stack
 from train_anywhere.data.dataset import DataSet
 from train_anywhere.data.order import random_numbers
 from train_anywhere.data.tf.arrays import SpecCheck, Structure, batch_spec, tensors, to_arrays
-from train_anywhere.data.tf.groups import group_batches, group_size
 from train_anywhere.errors import DataError
 
 
 def pipeline(
     read: Callable[[int], Structure], spec: Structure, start: int, stop: int, workers: int | str
 ) -> tf.data.Dataset:
-    """Return `read(n)` for each n from `start` to `stop` in order; without workers, several small batches are read in one call."""
+    """Return `read(n)` for each n from `start` to `stop` in order."""
     check = SpecCheck(spec, "data")
 
     def one(position: int) -> list[np.ndarray]:
         return check(read(position))
 
-    if workers == 0 and (most := group_size(spec)) > 1:
-        batches = group_batches(one, spec, start, stop, most)
-    else:
-        threads = tf.data.AUTOTUNE if isinstance(workers, str) else max(1, workers)
-        numbers = tf.data.Dataset.range(start, stop)
-        batches = numbers.map(lambda n: tensors(one, n, spec), threads, deterministic=True).prefetch(2)
+    threads = tf.data.AUTOTUNE if isinstance(workers, str) else max(1, workers)
+    numbers = tf.data.Dataset.range(start, stop)
+    batches = numbers.map(lambda n: tensors(one, n, spec), threads, deterministic=True).prefetch(2)
     return batches.with_options(ordered_options())
 
 

@@ -7,9 +7,11 @@ from train_anywhere.data.dataset import DataSet
 from train_anywhere.data.known import check_batch
 from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
 from train_anywhere.data.tf.arrays import Structure, to_arrays
-from train_anywhere.data.tf.groups import ENDLESS
 from train_anywhere.data.tf.pipeline import pipeline, row_spec
 from train_anywhere.errors import DataError
+
+ENDLESS = np.iinfo(np.int64).max
+"""A batch number that is never reached."""
 
 
 def training_batches(

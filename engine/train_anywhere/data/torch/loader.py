@@ -1,5 +1,6 @@
 """A data set as a PyTorch DataLoader of whole batches, in the order of `train_anywhere.data.order.assignment`."""
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -12,7 +13,6 @@ from torch.utils.data.distributed import DistributedSampler
 
 from train_anywhere.data.known import check_batch
 from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
-from train_anywhere.data.order.prefetch import read_ahead
 from train_anywhere.data.torch.samples import Reader
 from train_anywhere.errors import DataError, SignalsAsErrors
 
@@ -81,24 +81,26 @@ class Batches(Dataset[Any]):
 
 
 class BatchLoader(DataLoader[Any]):
-    """A DataLoader that raises the DataError of a worker, and without workers reads several small batches at a time."""
+    """A DataLoader that raises the DataError of a worker."""
 
     dataset: Batches
+    num_workers: int
     most: int | None = None
     """The most processes; None: their number does not change."""
 
     def __iter__(self) -> Any:
         """Iterate over the batches in order."""
-        # only for whole batches: the samples of a map-style data set may depend on the time at which they are read
-        reads_batches = self.num_workers == 0 and self.dataset.reader.reads_batches
-        batches = read_ahead(super().__iter__()) if reads_batches else super().__iter__()
+        batches = super().__iter__()
         for batch in batches if self.most is None else self._adapt(batches, self.most):
             if isinstance(batch, DataError):
                 raise batch
             yield batch
 
     def _adapt(self, batches: Iterator[Any], most: int) -> Iterator[Any]:
-        """Yield the batches of an epoch. If steps wait for more than `WAIT_SHARE` of it, the next epoch has one process more."""
+        """Yield the batches of an epoch. If steps wait for more than `WAIT_SHARE` of it, the next one has the processes it needs.
+
+        If n processes keep steps waiting for a share w of the time, n / (1 - w) of them read as fast as steps compute.
+        """
         waited, began = 0.0, time.perf_counter()
         arrived = first = began
         try:
@@ -109,8 +111,10 @@ class BatchLoader(DataLoader[Any]):
                 yield batch
                 began = time.perf_counter()
         finally:
-            if waited > WAIT_SHARE * (arrived - first) and self.num_workers < most:
-                self.num_workers += 1
+            share = waited / max(arrived - first, 1e-9)
+            if share > WAIT_SHARE:
+                needed = math.ceil(self.num_workers / max(1 - share, 0.001))
+                self.num_workers = min(most, max(needed, self.num_workers + 1))
 
 
 WAIT_SHARE = 0.02

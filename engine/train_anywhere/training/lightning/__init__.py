@@ -6,6 +6,7 @@ optim            the optimizer of the configuration and torch's schedules; `drop
 loaders          the loaders of this rank; `workers` are their processes
 trainer          Lightning's Trainer without its signals, checkpoints and output
 hardware         TF32, channels-last weights, torch.compile, fused optimizers
+compiled_code    the code of torch.compile in `cluster.cache`, for starts on other nodes
 weights          LoRA, and files of other programs
 loop             what happens around training steps: metrics, early stopping, a check that something was trained
 private          the private names of Lightning

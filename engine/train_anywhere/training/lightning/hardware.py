@@ -1,9 +1,6 @@
 """Hardware options of a run: TF32, channels-last weights, torch.compile, fused optimizers."""
 
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from tempfile import gettempdir, mkdtemp
 from types import MethodType
 from typing import Any
 
@@ -15,7 +12,6 @@ from lightning.pytorch.strategies import Strategy
 from torch import nn, optim
 
 from train_anywhere.config.schema import Trainer
-from train_anywhere.files.removal import OwnedFolder, make_owned
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy, find_blocks
 
 
@@ -55,20 +51,8 @@ def apply_hardware_options(module: pl.LightningModule, trainer: Trainer, strateg
         # a convolution with channels-last weights has channels-last outputs; the first one converts its input
         whole.to(memory_format=torch.channels_last)
     if trainer.compile:
-        use_private_compile_cache()
         for part in find_compiled_parts(whole, strategy):
             part.forward = compile_forward(part)
-
-
-def use_private_compile_cache() -> None:
-    """Keep the programs of torch.compile in a private folder, not in torch's in /tmp."""
-    place = OwnedFolder(Path(gettempdir()), (f"compiled-{os.getuid()}",), "programs of torch.compile")
-    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
-        try:
-            make_owned(place, private=True)
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place.path)
-        except OSError:  # another user has created this folder too
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = mkdtemp(prefix="compiled-")
 
 
 def find_compiled_parts(network: nn.Module, strategy: Strategy) -> Sequence[nn.Module]:

@@ -19,6 +19,7 @@ from train_anywhere.errors import ConfigError, iterate_causes
 from train_anywhere.files.atomic import make_folder, write_atomic
 from train_anywhere.job.rank_process import RankProcess
 from train_anywhere.runs.attempts import Outcome, launch_id
+from train_anywhere.training.lightning.compiled_code import keep_compiled_code
 from train_anywhere.training.lightning.fit import Fit
 from train_anywhere.training.lightning.setup import Setup
 from train_anywhere.training.order import State, Training, index_shards
@@ -29,7 +30,8 @@ def train(config: Config, process: RankProcess) -> Outcome:
     index_shards(config, process)
     recorder = process.recorder
     try:
-        outcome = LightningTraining(config, process).run()
+        with keep_compiled_code(config, process.topology.rank):
+            outcome = LightningTraining(config, process).run()
     except BaseException as error:
         if recorder and recorder.steps_done:
             steps = recorder.steps_done()
