@@ -12,7 +12,7 @@ EXPERIMENTS = {
     "a slip": ("# @package _global_\ntrainer:\n  max_epoch: 3\n", r"'?trainer\.max_epoch'?.*(mine|max_epochs)"),
     "an unknown default": ("# @package _global_\ndefaults:\n  - override /model: resnet\n", r"resnet.*(mine|resnet18)"),
     "an unknown group": ("# @package _global_\ndefaults:\n  - override /modle: cnn\n", r"modle"),
-    "a wrong type": ("# @package _global_\ntrainer:\n  max_epochs: many\n", r"trainer\.max_epochs='many' is not a whole number"),
+    "a wrong type": ("# @package _global_\ntrainer:\n  max_epochs: many\n", r"trainer\.max_epochs='many' is not -1 or a whole number"),
     "a value instead of a section": ("# @package _global_\ntrainer: 3\n", r"trainer='?3'? is not a section|trainer"),
     "nan": ("# @package _global_\noptimizer:\n  lr: .nan\n", r"optimizer\.lr=nan"),
     "itself": ("# @package _global_\ndefaults:\n  - mine\n  - _self_\n", r"mine"),

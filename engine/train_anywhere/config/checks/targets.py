@@ -113,7 +113,7 @@ def target_notes(config: Config) -> list[str]:
     targets = [(key, section.target.get(config.framework)) for key, section in open_sections(config)]
     for name, dotted in ((f"{key}.{TARGET}={dotted}", dotted) for key, dotted in targets if dotted):
         with suppress(TargetError):
-            if read(dotted).kind == "unreadable":
+            if not config.program and read(dotted).kind == "unreadable":
                 found.append(
                     f"{name} can't be read from source: its arguments are checked when the ranks start."
                 )
