@@ -42,10 +42,10 @@ __all__ = ["Feature", "NodeService", "Observer", "Rank", "Step"]
 
 BUILT_IN = {
     "search": "search.Search",
-    "stage": "stage.Stage",
+    "stage": "stage.copy.Stage",
     "weights": "weights.WeightsCache",
-    "hangs": "hangs.HangWatch",
-    "sampler": "sampler.SampleNodes",
+    "hangs": "hangs.rank_watch.HangWatch",
+    "sampler": "sampler.sampler.SampleNodes",
     "idle": "idle.IdleGpus",
     "serve": "serve.Serve",
     "interval": "observers.CheckpointInterval",
@@ -60,7 +60,7 @@ def built_in() -> list[Feature]:
     """Return the features of the engine, on or off."""
     found = []
     for name, dotted in BUILT_IN.items():
-        module, cls = dotted.split(".")
+        module, _, cls = dotted.rpartition(".")
         feature: Feature = getattr(importlib.import_module(f"{__name__}.{module}"), cls)()
         feature.name = name
         found.append(feature)

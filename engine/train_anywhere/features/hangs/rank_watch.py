@@ -8,19 +8,23 @@ every node        answers `jobs.py debug` with the stack traces of its ranks
 
 import os
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import hosts_by_rank
+from train_anywhere.errors import listed
+from train_anywhere.features.feature import Feature, NodeService
 from train_anywhere.features.hangs import stacks
 from train_anywhere.features.hangs.supervisor import FILE, HangDetector, print_line
 from train_anywhere.files.atomic import read_json
 from train_anywhere.monitor import live
+from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.live import write
-from train_anywhere.monitor.ranks import NodeRanks, RankStatus, short
+from train_anywhere.monitor.ranks import NodeRanks, RankStatus, mappings, short
 from train_anywhere.runs.attempts import start_of_job
+from train_anywhere.runs.facts import number
 from train_anywhere.runs.folder import RunDir
 
 WRITES_PER_HANG = 20
@@ -31,6 +35,46 @@ WRITES_PER_S = 10
 
 ASKED_EVERY_S = 2.0
 """Least seconds between two looks for a request of `jobs.py debug`; many nodes look more rarely, like `WRITES_PER_S`."""
+
+
+class HangWatch(Feature):
+    """Watch the ranks of each node."""
+
+    on_node = True
+
+    def is_on(self) -> bool:
+        """Return whether `monitor.hang_minutes` is set."""
+        return self.config.monitor.hang_minutes is not None
+
+    def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
+        """Return the service that watches the node's ranks."""
+        return [lambda: Watch(run, self.config, host)]
+
+    @contextmanager
+    def in_rank(self, heartbeat: Heartbeat) -> Iterator[None]:
+        """Make this process write its stack traces on SIGUSR2."""
+        stacks.register(heartbeat)
+        try:
+            yield
+        finally:
+            stacks.unregister(heartbeat)
+
+    def verdicts(self, facts: Any) -> Iterator[str]:
+        """Yield sentences about ranks that did not start, that hang or hung, or are slow."""
+        watch = facts.watch
+        late, hang, hangs = watch.get("late"), watch.get("hang"), mappings(watch.get("hangs"))
+        if isinstance(late, list) and late:
+            yield f"not started yet: rank{'s' if len(late) > 1 else ''} {listed(late)}."
+        if isinstance(hang, Mapping) and hang.get("line"):
+            yield str(hang["line"])
+        elif hangs:
+            steps = listed(str(h.get("step")) for h in hangs)
+            yield f"the run hung at step {steps} and was stopped: see the stack traces in monitor/."
+        for rank in mappings(watch.get("slow")):
+            if "rank" in rank and (factor := number(rank.get("factor"))) is not None:
+                host = next((n.host for n in facts.present if rank["rank"] in n.ranks_here), None)
+                where = f" on {host}" if host else ""
+                yield f"rank {rank['rank']}{where} took {factor:.1f} times as long as the others for its own work, and all wait for it."
 
 
 class Watch:

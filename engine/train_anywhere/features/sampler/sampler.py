@@ -5,18 +5,21 @@ import errno
 import io
 import math
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, astuple
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from train_anywhere.config.schema import Monitor
-from train_anywhere.features.feature import NodeService
-from train_anywhere.features.sampler.machine import Gpu, Machine, reader
+from train_anywhere.features.feature import Feature, NodeService
 from train_anywhere.files.atomic import dumps, make_folder, open_file, set_aside, write_atomic
 from train_anywhere.monitor.run_facts import SUMMED, AttemptSums, sum_up
 from train_anywhere.runs.facts import rows
 from train_anywhere.runs.folder import RunDir
+
+if TYPE_CHECKING:
+    from train_anywhere.features.sampler.machine import Gpu
 
 WRITERS_PER_S = 10
 """Largest number of files per second that all nodes together write: of 1,000 nodes, each takes a sample every 100 s."""
@@ -24,10 +27,26 @@ WRITERS_PER_S = 10
 GPU_COLUMNS = ("use_percent", "memory_used_gib", "power_w", "temperature_c")
 
 
+class SampleNodes(Feature):
+    """Sample the hardware use of each node while the run trains."""
+
+    on_node = True
+
+    def is_on(self) -> bool:
+        """Return whether `monitor.sample_seconds` is set."""
+        return self.config.monitor.sample_seconds is not None
+
+    def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
+        """Return the sampler."""
+        return [lambda: Sampler(run, self.config.monitor, self.config.trainer.max_nodes, host)]
+
+
 class Sampler(NodeService):
     """Service that takes a sample of this node every few seconds."""
 
     def __init__(self, run: RunDir, config: Monitor, nodes: int, name: str) -> None:
+        from train_anywhere.features.sampler.machine import Machine, reader  # a container may have no psutil
+
         self.every_seconds = max(config.sample_seconds or 0.0, nodes / WRITERS_PER_S)
         self.table = Table(run.monitor / f"{name}.csv")
         self.newest = run.monitor / f"{name}.json"
@@ -54,7 +73,7 @@ class Sampler(NodeService):
         write_atomic(self.newest, dumps({**self.facts, "gpus": known, "sample": sample, "sums": sums}))
 
 
-def columns(found: list[Gpu]) -> dict[str, float | None]:
+def columns(found: "list[Gpu]") -> dict[str, float | None]:
     """Return the values of all GPUs by column: gpu0_use_percent, gpu0_memory_used_gib, ..."""
     return {f"gpu{g.index}_{name}": asdict(g)[name] for g in found for name in GPU_COLUMNS}
 

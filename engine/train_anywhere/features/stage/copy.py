@@ -16,13 +16,15 @@ import tarfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from train_anywhere.config.paths import expand, resolve_node_path
 from train_anywhere.errors import DataError
+from train_anywhere.features.feature import Feature
 from train_anywhere.files.atomic import read_json, write_atomic
 from train_anywhere.files.node_disk import Staged, hold_lock, is_archive, provide, shared_folder
 from train_anywhere.files.removal import make_owned, print_once
@@ -47,6 +49,24 @@ class FolderScan:
     name: str | None
     size: int
     files: int
+
+
+class Stage(Feature):
+    """Read the data set from a copy on the node's own disk."""
+
+    def is_on(self) -> bool:
+        """Return whether `data.stage=true`."""
+        return self.config.data.stage
+
+    @contextmanager
+    def supervise(self, job: Any) -> Iterator[None]:
+        """Copy the data set to each node before the ranks start to wait for each other."""
+        job.run_on_each_node(job.in_container("-m", "train_anywhere.training.prepare", str(job.run.path)))
+        yield
+
+    def stager(self) -> Staged:
+        """Return a function that maps a path of the data set to its copy. Raises DataError."""
+        return make_stager(self.config.cluster.local_disk)
 
 
 def make_stager(local_disk: str) -> Staged:
