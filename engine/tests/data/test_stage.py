@@ -134,7 +134,9 @@ def begin(source: Path, disk: Path, start: str, program: str = STAGE) -> "subpro
 def test_a_copy_that_was_killed_is_made_again(source: Path, disk: Path) -> None:
     """In its middle: one file is written, another one can't be read to its end, as from a disk that hangs."""
     os.mkfifo(source / "hangs")
-    killed = begin(source, disk, "1", "import os; os.path.isfile = os.path.exists\n" + STAGE)
+    waits = "import os, shutil; os.path.isfile, copy = os.path.exists, shutil.copyfile\n"
+    waits += "shutil.copyfile = lambda a, b: open(a) if a.name == 'hangs' else copy(a, b)\n"
+    killed = begin(source, disk, "1", waits + STAGE)
     deadline = time.monotonic() + 30
     while not [*shared_folder(disk).path.glob(".data-*/data/train/dog/dog.txt")]:
         assert time.monotonic() < deadline and killed.poll() is None
