@@ -77,17 +77,35 @@ def test_four_members_share_a_gpu_and_one_is_killed(login: Login, program: tuple
 
 @pytest.mark.slurm
 @pytest.mark.needs_root
-def test_trainings_share_a_node_and_are_requeued(login: Login, slow_steps: str) -> None:
-    """A signal reaches all members, which save; the requeued job continues those that had not ended."""
+@pytest.mark.parametrize("event", ["a signal", "a killed supervisor"])
+@pytest.mark.quick("a killed supervisor")
+def test_trainings_share_a_node_and_are_requeued(login: Login, slow_steps: str, event: str) -> None:
+    """A signal reaches all members, which save; the requeued job continues those that had not ended.
+
+    If the supervisor is killed, no member outlives it.
+    """
     words = ("seed=1,2,3", "cluster.members_per_node=2", "trainer.accelerator=cpu", slow_steps)
     job = login.train("-m", "cluster=slurm", *words, *SMALL, "trainer.max_epochs=2").split()[2]
     run, *_ = runs = sorted({p.parent for p in login.results.glob("*/*/jobs.txt")})
     wait_for(lambda: all((one / "metrics.csv").exists() for one in runs[:2]), run, 120)
-    login.testbed.run(["scancel", "--signal=USR1", "--batch", f"{job}_0"])
+    if event == "a signal":
+        login.testbed.run(["scancel", "--signal=USR1", "--batch", f"{job}_0"])
+    else:
+        (node,) = info(run)["hosts"]
+        oldest = ["pkill", "-KILL", "-o", "-f", f"job/__main__.py {run} "]  # those of the members are younger
+        assert login.testbed.run(oldest, node=node).returncode == 0
+        wait_for(lambda: "back to the queue" in log(run), run, 60)
+        left = ["pgrep", "-f", f"train.py --run {str(run)[:-1]}[01]$"]
+        assert login.testbed.run(left, node=node).returncode == 1
     for one in runs:
         wait_for(lambda one=one: info(one)["state"] == "completed", one, 200)
     assert [info(one).get("restarts", 0) for one in runs] == [1, 1, 0]
-    assert "back to the queue" in log(run) and "resuming at step" in log(runs[1])
+    assert "back to the queue" in log(run)
+    if event == "a signal":
+        assert "resuming at step" in log(runs[1])
+    else:
+        reason = "the supervisor of the job was killed (signal SIGKILL)"
+        assert [info(one)["attempts"][0].get("reason") for one in runs] == [reason, reason, None]
 
 
 def test_members_share_this_machine(
