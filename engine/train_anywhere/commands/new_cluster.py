@@ -131,14 +131,9 @@ def keep_settings(name: str, settings: Sequence[str]) -> int:
     tree["cluster"] |= values
     if problems := units.format_problems(load(tree).cluster):
         raise ConfigError(*problems)
-    new, lines = f"{old}\n" if old else "", list[str]()
-    for key, value in values.items():
-        line = f"{key}: {format_scalar(value)}"
-        if key in known_there:  # a comment behind the old value stays
-            new = re.sub(rf"(?m)^{key}:.*?(?=\s+#|$)", line.replace("\\", r"\\"), new, count=1)
-        else:
-            lines.append(f"{line}\n")
-    new = "".join([*lines, new])
+    kept = [line for line in old.splitlines() if line.partition(":")[0] not in values]
+    lines = [*kept, *(f"{key}: {format_scalar(value)}" for key, value in values.items())]
+    new = "".join(f"{line}\n" for line in lines)
     if yaml.safe_load(new) != {**known_there, **values}:
         raise SubmitError(f"{path} has a form that is not edited: set {listed(values)} in it by hand.")
     try:

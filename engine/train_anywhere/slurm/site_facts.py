@@ -37,7 +37,6 @@ class SlurmFacts:
         kinds: number of nodes of each kind with GPUs, in any state, because a node that is down still belongs to the site.
         up: partitions with GPUs that accept jobs.
         usable: those of `up` that are open to the user's groups and accounts, as far as these are known.
-        accounts: the user's accounts.
     """
 
     def __init__(self) -> None:

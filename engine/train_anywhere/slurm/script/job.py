@@ -31,8 +31,6 @@ class Job:
         cluster: options that are passed on unchanged: account, partition, modules, ...
         node: the kind of node that the job will get, or None if the preset does not know it.
         layout: the strategy, and the numbers of devices and of ranks on each node.
-        gpus: whether the job requests GPUs.
-        cpus_per_task: CPUs of each rank.
         mem: memory per node in MiB, 0 for all of it, None for the scheduler's default.
         launch: one of `LAUNCHERS`.
         python: the interpreter of the ranks, as written in the script.
@@ -42,7 +40,6 @@ class Job:
         framework: name for display; program for a program of `src/run.py`.
         counts: numbers of nodes that share the batch evenly, of those with which Slurm may start the job.
         command: script and arguments of a program that each rank starts instead of training.
-        features: optional features of the run, with their settings.
     """
 
     name: str

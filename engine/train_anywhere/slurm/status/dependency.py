@@ -28,12 +28,7 @@ ENDS = {
 
 @dataclass(frozen=True)
 class Dependency:
-    """The run or sweep that a job waits for in the queue.
-
-    Attributes:
-        path: folder of the run or sweep.
-        jobs: ids of jobs that must complete first; empty if all are complete already.
-    """
+    """The folder of the run or sweep that a job waits for in the queue, and its jobs that are not complete yet."""
 
     path: str
     jobs: tuple[str, ...]

@@ -37,7 +37,6 @@ class RunEntry:
         script: the batch script, which the members of a sweep share; None if there is none.
         job_ids: ids of all jobs of the run, oldest first.
         unclear: whether there may be a job whose id is not known.
-        trouble: why the jobs are not known; empty if they are known.
     """
 
     folder: RunDir

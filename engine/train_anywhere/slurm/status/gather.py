@@ -47,15 +47,12 @@ class Report:
         where: the jobs and their cluster, or the process and its host.
         pending: why the newest job waits in the queue; None if it does not wait.
         ended: how the newest job failed according to Slurm; None if it did not fail, or Slurm does not know.
-        hosts: hostnames of the nodes of the newest attempt.
         nodes: newest data of the monitor process on each node, by host; empty if the run has ended.
         verdicts: warnings about the run, see `monitor/verdicts.py`.
-        attempts: number of times that the run was started.
         steps_lost: optimizer steps that were trained again after resumes, or will be.
         resumed: attempts and lost steps in words; empty for a run that was never resumed and has lost nothing.
         logs: log files of the newest job that has any.
         tensorboard, dashboard: URL and tunnel command; None if it serves none.
-        next: commands that the user may want to type next.
         started: start of the first attempt, in unix seconds.
         took: seconds from the start to the end, or until now; None if the end was not recorded.
         best: the monitored metric and its best value so far.

@@ -80,13 +80,7 @@ REASONS = (
 
 @dataclass(frozen=True)
 class JobEnd:
-    """The end of a job, in Slurm's terms.
-
-    Attributes:
-        state: such as FAILED.
-        reason: such as JobLaunchFailure; empty if Slurm gives none.
-        exit_code: exit code and signal of the batch script, such as 0:53.
-    """
+    """The end of a job in Slurm's terms, such as FAILED, JobLaunchFailure and 0:53."""
 
     state: str
     reason: str = ""
@@ -168,12 +162,7 @@ def _advice(state: str, reason: str, exit_code: str) -> str:
 
 @dataclass(frozen=True)
 class PendingJob:
-    """A waiting job.
-
-    Attributes:
-        reason: the scheduler's reason; empty if it gives none.
-        start: the expected start in the scheduler's format; empty if not known.
-    """
+    """A waiting job, with the scheduler's reason and expected start as far as it gives them."""
 
     reason: str = ""
     start: str = ""

@@ -100,13 +100,7 @@ CODE = (".py", ".pyi")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of the code.
-
-    Attributes:
-        commit: the current commit; None without git.
-        dirty: whether files other than tests differed from it.
-        notes: notes for the user about excluded files, with reasons.
-    """
+    """A copy of the code. Without git `commit` is None; `dirty` means that files other than tests differ from it."""
 
     commit: str | None
     dirty: bool
