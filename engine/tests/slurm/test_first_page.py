@@ -108,8 +108,8 @@ def test_the_form_of_the_guide_is_accepted_if_the_rule_allows_it(clone: Path) ->
     [
         (None, ["time=2:00:00", "modules=[gcc/15,cuda]"], 'time: "2:00:00"\nmodules: ["gcc/15", "cuda"]\n'),
         ("", ["qos=on"], 'qos: "on"\n'),
-        ("# mine\naccount: a  # until May\nqos: b\n", ["account=012"], '# mine\naccount: "012"  # until May\nqos: b\n'),
-        ("account: a", ["partition=x,y"], 'partition: "x,y"\naccount: a\n'),
+        ("# mine\naccount: a  # until May\nqos: b\n", ["account=012"], '# mine\nqos: b\naccount: "012"\n'),
+        ("account: a", ["partition=x,y"], 'account: a\npartition: "x,y"\n'),
     ],
 )  # fmt: skip
 def test_other_lines_stay(clone: Path, own: Path, there: str | None, words: list[str], after: str) -> None:
