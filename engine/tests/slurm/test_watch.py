@@ -157,7 +157,7 @@ def test_the_printed_tunnel_leads_to_tensorboard(
 
     try:
         wait_for(lambda: "<title>TensorBoard</title>" in page(""), run, 60)
-        wait_for(lambda: {".", *info(run)["hosts"]} <= {*json.loads(page("data/runs") or "[]")}, run, 120)
+        wait_for(lambda: "." in json.loads(page("data/runs") or "[]"), run, 120)
         login.jobs("cancel", job)
         login.testbed.wait_job(job, 120)
         assert page("") == ""
