@@ -13,6 +13,7 @@ A test that powers a node off boots it again. Testbeds end with pytest, however 
 """
 
 import hashlib
+import os
 import shlex
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from engine.tests.slurm.fakes import Fakes
 from engine.tests.slurm.login import Login, set_step_seconds
 from engine.tests.slurm.scripts import SCRATCH, Ask, Scripts
 from tools.testbed.testbed_cluster import Testbed
@@ -151,6 +153,14 @@ def project(tmp_path: Path) -> Path:
     (root / "ignored").mkdir()
     (root / "ignored" / "big.bin").write_text("x")
     return root
+
+
+@pytest.fixture
+def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fakes:
+    """Return stand-ins for Slurm's clients, first on PATH."""
+    fakes = Fakes(tmp_path)
+    monkeypatch.setenv("PATH", f"{fakes.folder}:{os.environ['PATH']}")
+    return fakes
 
 
 @pytest.fixture

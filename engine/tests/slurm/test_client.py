@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import SMALL, Login
+from engine.tests.slurm.scripts import tool
 from tools.testbed import testbed_config
 from tools.testbed.testbed_cluster import Testbed
 from tools.testing.weights import info
@@ -43,8 +44,7 @@ def hesitate(login: Login, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
     def set_up(instead: str, call: int) -> None:
         count = f'echo >>{folder}/calls; [ "$(wc -l <{folder}/calls)" != {call} ] || {{ {instead.format(real=real)}; exit; }}'
-        (folder / "sbatch").write_text(f'#!/bin/bash\n{count}\nexec {real} "$@"\n')
-        (folder / "sbatch").chmod(0o755)
+        tool(folder / "sbatch", f'{count}\nexec {real} "$@"')
 
     monkeypatch.setattr(login.testbed, "env", lambda: {**environ, "PATH": f"{folder}:{environ['PATH']}"})
     yield set_up
@@ -274,8 +274,7 @@ def test_a_member_whose_script_is_gone_goes_back_to_the_queue_alone(
     monkeypatch.setattr(restarts, "answers", lambda job, host: False)
     real = shutil.which("scontrol", path=testbed.env()["PATH"])
     once = f"[ $1 != requeue ] || [ -e {shared_dir}/failed ] || {{ touch {shared_dir}/failed; exit 1; }}"
-    (shared_dir / "scontrol").write_text(f'#!/bin/bash\n{once}\nexec {real} "$@"\n')
-    (shared_dir / "scontrol").chmod(0o755)
+    tool(shared_dir / "scontrol", f'{once}\nexec {real} "$@"')
     watch = restarts.ScriptWatch(RunDir(shared_dir), True, 1, "node1")
     for _ in range(3):
         watch.poll(0.0)
@@ -293,8 +292,7 @@ def test_an_option_that_sbatch_does_not_know_fails_a_dry_run(
         ("unrecognized option '--het-group=0'", True),
         ("error: invalid partition x", False),
     ):
-        (tmp_path / "sbatch").write_text(f'#!/bin/sh\necho "sbatch: {message}" >&2\nexit 255\n')
-        (tmp_path / "sbatch").chmod(0o755)
+        tool(tmp_path / "sbatch", f'echo "sbatch: {message}" >&2\nexit 255')
         if refused:
             with pytest.raises(SubmitError, match="unrecognized option '--het-group=0'"):
                 client.estimate_start("#!/bin/sh\n")

@@ -1,7 +1,6 @@
 """`after=RUN`: options of sbatch, refusals, and three commands in a row on a real Slurm."""
 
 import json
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,12 +16,9 @@ from train_anywhere.slurm.scheduler.client import submit_script
 from train_anywhere.slurm.status.dependency import find_dependency
 
 
-@pytest.fixture
-def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fakes:
-    fakes = Fakes(tmp_path)
-    monkeypatch.setenv("PATH", f"{fakes.folder}:{os.environ['PATH']}")
+@pytest.fixture(autouse=True)
+def nine_jobs(fakes: Fakes) -> None:
     fakes.chain("exit 1", good=9)
-    return fakes
 
 
 def newest(fakes: Fakes) -> Path:

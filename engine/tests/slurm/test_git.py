@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from engine.tests.slurm.scripts import tool
 from tools.testing.projects import add_submodule, commit, git, list_files, modify, take_snapshot
 from train_anywhere.errors import SubmitError
 from train_anywhere.runs.provenance import describe_code
@@ -72,8 +73,7 @@ def test_git_changes_nothing_in_the_repository_and_runs_no_program_that_its_conf
 ) -> None:
     commit(project)
     program = project.parent / "program"
-    program.write_text(f"#!/bin/sh\ntouch {project.parent}/ran\n")
-    program.chmod(0o755)
+    tool(program, f"touch {project.parent}/ran")
     (project / ".git" / "hooks").mkdir(exist_ok=True)
     for hook in ("post-index-change", "post-checkout", "pre-commit"):
         (project / ".git" / "hooks" / hook).symlink_to(program)
@@ -114,8 +114,7 @@ def test_a_change_elsewhere_in_a_larger_repository_is_none_of_the_project(projec
 
 def put_first_on_path(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
     (folder / "bin").mkdir()
-    (folder / "bin" / "git").write_text(f"#!/bin/sh\n{script}\n")
-    (folder / "bin" / "git").chmod(0o755)
+    tool(folder / "bin" / "git", script)
     monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
 
 

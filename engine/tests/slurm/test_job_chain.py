@@ -21,13 +21,6 @@ from train_anywhere.slurm.scheduler.client import submit_script
 DOWN = "echo Unable to contact slurm controller >&2; exit 1"
 
 
-@pytest.fixture
-def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fakes:
-    fakes = Fakes(tmp_path)
-    monkeypatch.setenv("PATH", f"{fakes.folder}:{os.environ['PATH']}")
-    return fakes
-
-
 def refused(fakes: Fakes, kind: type[ProjectError], *words: str) -> str:
     with pytest.raises(kind) as caught:
         fakes.submit(*words)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from engine.tests.slurm.scripts import tool
 from train_anywhere.files import ROOT
 
 Submit = Callable[..., subprocess.CompletedProcess[str]]
@@ -23,19 +24,12 @@ def results(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sbatch(tmp_path: Path) -> Path:
-    """Return a folder with an sbatch and qsub that record in `asked`, and an empty queue."""
+    """Return a folder with an sbatch that records in `asked`, and an empty queue."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name in ("sbatch", "qsub"):
-        client(folder, name, f'echo {name} "$@" >>{tmp_path}/asked; echo 1234')
-    client(folder, "squeue", "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1")
+    tool(folder / "sbatch", f'echo sbatch "$@" >>{tmp_path}/asked; echo 1234')
+    tool(folder / "squeue", "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1")
     return folder
-
-
-def client(folder: Path, name: str, script: str) -> None:
-    """Write a scheduler's client that runs `script` into a folder."""
-    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-    (folder / name).chmod(0o755)
 
 
 @pytest.fixture
@@ -87,7 +81,7 @@ def test_what_comes_next_works_as_printed_from_another_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = submit(*words)
-    client(sbatch, "squeue", "echo '1234|PENDING'; echo '1234_0|PENDING'; echo '1234_1|PENDING'")
+    tool(sbatch / "squeue", "echo '1234|PENDING'; echo '1234_0|PENDING'; echo '1234_1|PENDING'")
     printed = next(
         line.removeprefix("Next:") for line in done.stdout.splitlines() if line.startswith("Next:")
     )
@@ -141,7 +135,7 @@ def test_a_dry_run_is_offline_and_writes_nothing(train: Submit, results: Path, t
 def test_the_scheduler_refuses_and_nothing_is_left(submit: Submit, sbatch: Path, results: Path) -> None:
     submit("cluster=slurm")
     [before] = runs(results)
-    (sbatch / "sbatch").write_text('#!/bin/sh\necho "sbatch: error: Invalid account" >&2\nexit 1\n')
+    tool(sbatch / "sbatch", 'echo "sbatch: error: Invalid account" >&2\nexit 1')
     done = submit("cluster=slurm")
     assert done.returncode == 2
     assert done.stderr.strip() == "error: sbatch refused the job: sbatch: error: Invalid account"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from engine.tests.slurm.scripts import tool
 from tools.testbed import testbed_config
 from tools.testbed.testbed_cluster import Testbed
 from train_anywhere.commands import new_cluster
@@ -252,8 +253,7 @@ def test_a_real_slurm(
             if program.name != "sacctmgr":
                 (tmp_path / program.name).symlink_to(program)
         if body:
-            (tmp_path / "sacctmgr").write_text(f"#!/bin/sh\n{body}\n")
-            (tmp_path / "sacctmgr").chmod(0o755)
+            tool(tmp_path / "sacctmgr", body)
         monkeypatch.setenv("PATH", str(tmp_path))
     assert new_cluster.main(["mine"]) == 0
     cluster = yaml.safe_load(capsys.readouterr().out)["cluster"]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.tests.slurm.scripts import tool
 from tools.testbed.testbed_cluster import Testbed
 from train_anywhere.errors import SchedulerError
 from train_anywhere.slurm.scheduler import queue
@@ -52,8 +53,7 @@ def test_a_real_slurm_is_understood(
 def test_what_pbs_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: dict[str, str] | str
 ) -> None:
-    (tmp_path / "qstat").write_text(f"#!/bin/sh\n{script}\n")
-    (tmp_path / "qstat").chmod(0o755)
+    tool(tmp_path / "qstat", script)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     try:
         said: dict[str, str] | str = queue.query_states("pbs", ["7[3].server"]).states
@@ -77,10 +77,7 @@ def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     said = [DOWN, DOWN, "echo '7_0|COMPLETED'; echo '7_1|RUNNING'", "echo '7_0|COMPLETED'; echo '7_1|FAILED'"]
     cases = "\n".join(f"{n}) {line};;" for n, line in enumerate(said, 1))
     program = tmp_path / "squeue"
-    program.write_text(
-        f"#!/bin/sh\necho >>{tmp_path}/asked\ncase $(wc -l <{tmp_path}/asked) in\n{cases}\nesac\n"
-    )
-    program.chmod(0o755)
+    tool(program, f"echo >>{tmp_path}/asked\ncase $(wc -l <{tmp_path}/asked) in\n{cases}\nesac")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     return program
 

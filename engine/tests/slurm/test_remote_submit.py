@@ -11,6 +11,7 @@ import pytest
 
 from engine.tests.remote.conftest import Laptop, Site
 from engine.tests.slurm.login import SMALL
+from engine.tests.slurm.scripts import tool
 from tools.testbed.testbed_cluster import Testbed
 from tools.testing.projects import copy_project
 
@@ -23,8 +24,7 @@ def reached(testbed: Testbed, shared_dir: Path, tmp_path: Path) -> Iterator[tupl
     home = shared_dir / "home"
     home.mkdir()
     python = home / "python"  # with the PATH of the login node, which the profile of a site sets
-    python.write_text(f"#!/bin/bash\nPATH='{testbed.env()['PATH']}' exec {sys.executable} \"$@\"\n")
-    python.chmod(0o755)
+    tool(python, f"PATH='{testbed.env()['PATH']}' exec {sys.executable} \"$@\"")
     site = Site(home)
     laptop = Laptop(tmp_path, copy_project(tmp_path))
     laptop.knows("site", site, cluster="slurm", python=python)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import EACH_STEP, Login, hosts, log, trained, wait_for
+from engine.tests.slurm.scripts import tool
 from tools.testing.weights import info
 from train_anywhere.distributed.discover import job_port
 from train_anywhere.files import ROOT
@@ -73,10 +74,10 @@ def test_a_signal_before_the_ranks_is_not_lost(login: Login, shared_dir: Path, s
 
 def test_a_signal_ends_a_step_ahead_of_the_ranks(login: Login, shared_dir: Path) -> None:
     """The job does not wait for the copied data set, and exits with 75 without a requeue."""
-    (srun := shared_dir / "srun").write_text(
-        f"#!/bin/bash\ncase $* in *train_anywhere.training.prepare*) touch '{shared_dir}/copies'; exec sleep 600; esac\nexit 1\n"
+    tool(
+        shared_dir / "srun",
+        f"case $* in *train_anywhere.training.prepare*) touch '{shared_dir}/copies'; exec sleep 600; esac\nexit 1",
     )
-    srun.chmod(0o755)
     (shared_dir / "x").mkdir()
     words = [
         *SHORT,
@@ -106,8 +107,7 @@ def test_a_signal_while_the_ranks_start(login: Login, launch: str) -> None:
     assert "back to the queue" in log(run)
 
 
-SCONTROL = """#!/bin/bash
-case "$1 $2" in
+SCONTROL = """case "$1 $2" in
     {which})
         echo x >>'{folder}/calls'
         [ "$(wc -l <'{folder}/calls')" -gt {fails} ] || {{ {how}; }} ;;
@@ -120,9 +120,8 @@ def broken_scontrol(login: Login, which: str, fails: int, how: str) -> str:
     """Return the setup of a job whose scontrol fails for some calls."""
     (folder := login.folder / "bin").mkdir()
     real = login.testbed.run(["sh", "-c", "command -v scontrol"], node="node1").stdout.strip()
-    tool = folder / "scontrol"
-    tool.write_text(SCONTROL.format(which=which, folder=login.folder, fails=fails, how=how, real=real))
-    tool.chmod(0o755)
+    body = SCONTROL.format(which=which, folder=login.folder, fails=fails, how=how, real=real)
+    tool(folder / "scontrol", body)
     return f"'export PATH={folder}:$PATH'"
 
 

@@ -1,6 +1,5 @@
 """Folders below a node's own disk are refused before a submission, doubtful ones noted."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -150,9 +149,7 @@ def test_a_job_on_this_node_shares_nothing(find, disk: Path, make_config: MakeCo
     assert not is_only_node(job, None, {"SLURMD_NODENAME": "node1"})
 
 
-def test_a_cluster_of_one_machine_shares_nothing(find, disk: Path, tmp_path: Path, monkeypatch) -> None:
-    fakes = Fakes(tmp_path)
-    monkeypatch.setenv("PATH", f"{fakes.folder}{os.pathsep}{os.environ['PATH']}")
+def test_a_cluster_of_one_machine_shares_nothing(find, disk: Path, fakes: Fakes) -> None:
     local_rules._is_only_node.cache_clear()
     fakes("sinfo", "hostname -s")
     assert find(f"paths.results={disk}/results")[0] == ""
@@ -175,9 +172,7 @@ def test_a_mounted_folder_below_the_disk_is_noted(find, disk: Path, small_disk: 
     assert f"the folder of the results ({mounted}/results) is below {disk}" in note
 
 
-def test_nothing_is_submitted_or_resubmitted(disk: Path, tmp_path: Path, monkeypatch) -> None:
-    fakes = Fakes(tmp_path)
-    monkeypatch.setenv("PATH", f"{fakes.folder}{os.pathsep}{os.environ['PATH']}")
+def test_nothing_is_submitted_or_resubmitted(disk: Path, fakes: Fakes) -> None:
     fakes.chain("exit 1", good=2)
     with pytest.raises(ConfigError, match=r"is below cluster\.local_disk"):
         fakes.submit(f"cluster.local_disk={fakes.results}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine.tests.slurm.scripts import tool
 from train_anywhere.features.sampler.machine import Gpu
 from train_anywhere.features.sampler.sampler import columns
 from train_anywhere.runs.facts import RecordedCheckpoint, RecordedProgress
@@ -200,8 +201,7 @@ QSTAT = """Job Id: 7.server
 
 def client(folder: Path, name: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "said").write_text(says)
-    (folder / name).write_text(f"#!/bin/sh\ncat {folder}/said\n")
-    (folder / name).chmod(0o755)
+    tool(folder / name, f"cat {folder}/said")
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
