@@ -72,7 +72,7 @@ def shard(
 
 def find_blocks(network: nn.Module, names: Sequence[str] = ()) -> list[nn.Module]:
     """Return the layers of these classes, or all with a matrix. Raises ConfigError for none."""
-    found = list(_blocks_by_class(network, set(names)) if names else _layers_with_matrices(network))
+    found = list(_search_blocks(network, set(names)))
     if names and not found:
         classes = sorted({type(m).__name__ for m in network.modules()})
         raise ConfigError(
@@ -87,20 +87,14 @@ def find_blocks(network: nn.Module, names: Sequence[str] = ()) -> list[nn.Module
     return [block for block in found if not shares_weights(block)]
 
 
-def _blocks_by_class(network: nn.Module, names: set[str]) -> Iterator[nn.Module]:
+def _search_blocks(network: nn.Module, names: set[str]) -> Iterator[nn.Module]:
     for child in network.children():
-        if type(child).__name__ in names:
+        contains = isinstance(child, CONTAINERS)
+        has_matrix = not contains and any(parameter.dim() > 1 for parameter in child.parameters())
+        if type(child).__name__ in names if names else has_matrix:
             yield child
-        else:
-            yield from _blocks_by_class(child, names)
-
-
-def _layers_with_matrices(network: nn.Module) -> Iterator[nn.Module]:
-    for child in network.children():
-        if isinstance(child, CONTAINERS):
-            yield from _layers_with_matrices(child)
-        elif any(parameter.dim() > 1 for parameter in child.parameters()):
-            yield child
+        elif names or contains:
+            yield from _search_blocks(child, names)
 
 
 def _has_plain_meta(module: nn.Module) -> bool:
