@@ -32,11 +32,14 @@ def test_stopped_programs_resume_bit_for_bit() -> None:
 
 
 @pytest.mark.slow
-def test_compiled_metrics_of_an_own_step_are_built_on_two_devices() -> None:
+@pytest.mark.parametrize(
+    ("seed", "drawn"), [(90185, {"own": "train_step"}), (8108, {"layers": "regularizer"})]
+)
+def test_compiled_metrics_are_built_on_two_devices(seed: int, drawn: dict[str, str]) -> None:
     """As `fit` does with MirroredStrategy."""
-    command = [sys.executable, str(RUN), "--programs", "1", "--seed", "90185", "--ranks", "2"]
-    spec = draw(90185)
-    assert "train_step" in spec["own"] and spec["weighted"] and spec["returns"] == "metrics"
+    spec = draw(seed)
+    assert spec["weighted"] and all(value in spec[key] for key, value in drawn.items())
+    command = [sys.executable, str(RUN), "--programs", "1", "--seed", str(seed), "--ranks", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 

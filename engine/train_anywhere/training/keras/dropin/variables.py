@@ -74,6 +74,8 @@ def build_variables(
     steps use and Keras does not track, notes for the user, and the names of what each step returns. Raises ConfigError without a loss.
     """
     own_step = type(model).train_step is not keras.Model.train_step
+    # first the layers by themselves: a regularizer in the loss needs their values
+    create_variables(model, lambda data: model(keras.utils.unpack_x_y_sample_weight(data)[0]), train)
     create_variables(model, partial(use_compiled, model), train)
     if own_step:
         create_variables(model, model.train_step, train)
