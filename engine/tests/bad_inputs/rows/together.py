@@ -28,7 +28,7 @@ PAIRS = {
     "trainer.nodes=2-4": r"trainer\.nodes=2-4 needs a cluster",
     "framework=keras cluster=slurm strategy=mirrored trainer.nodes=1-2": r"strategy=mirrored works on one node only",
     "trainer.nodes=2": r"trainer\.nodes=2 needs a cluster.*cluster=",
-    "model=gpt": r"model\.from_data\.vocabulary=vocabulary: data=digits has no 'vocabulary'. Known: shape, classes, outputs\. Use another model=",
+    "model=gpt": r"model\.from_data\.vocabulary=vocabulary: data=digits has no 'vocabulary'. Known: shape, unit, classes, outputs\. Use another model=",
     "data=text": r"model\.from_data\.shape=shape: data=text has no 'shape'",
     "cluster=slurm data=text task=language_model": r"data=text has no 'outputs'",
     "trainer.devices=5": r"data\.batch_size=96 .*5 devices; use data\.batch_size=95",
