@@ -72,7 +72,7 @@ def test_a_module_of_ones_own(load_words: Load) -> None:
     )
     assert config.task.target[config.framework] == "stranger.LitModule"
     assert config.task.arguments == {"hidden": 64}
-    assert (config.task.name, config.data.name, config.data.batch_size) == ("custom", "custom", 32)
+    assert (config.task.name, config.name, config.data.batch_size) == ("custom", "open_data", 32)
     assert (config.checkpoint.monitor, config.checkpoint.mode) == ("val_loss", "min")
     assert task_has_network(config.task, config.framework)
     assert load(to_tree(config)) == config

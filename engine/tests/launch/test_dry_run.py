@@ -54,9 +54,9 @@ def test_code_of_the_user(make_config: MakeConfig) -> None:
         "optimizer._target_=torch.optim.RAdam",
     )
     shown = facts(replace(lightning, resume="/results/digits/1"))
-    assert shown["Model"] == "custom (engine.tests.training.lightning.strangers.Plain)"
+    assert shown["Model"] == "engine.tests.training.lightning.strangers.Plain"
     assert shown["Steps"] == "15 epochs"
-    assert shown["Optimizer"].startswith("custom (torch.optim.RAdam), lr 0.001, schedule")
+    assert shown["Optimizer"].startswith("torch.optim.RAdam, lr 0.001, schedule")
     assert shown["Optimizer"].endswith("unless the task has its own")
     assert shown["Run folder"] == "/results/digits/1"
 

@@ -93,8 +93,12 @@ def test_a_long_epoch_shows_life_every_ten_seconds(
     clock = Clock(monkeypatch)
     with Progress(Display("plain", 30), PLAN) as progress:
         epoch(progress, 0, clock, seconds=4.0)
-    steps = [line.split()[3] for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
-    assert steps == ["1/15", "3/15", "4/15", "5/15"]
+        epoch(progress, 1, clock, seconds=4.0)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
+    assert [row[3] for row in rows] == [f"{step}/15" for step in (1, 3, 4, 5, 6, 8, 9, 10)]
+    known = [[word for word in row if "/" in word and word[0] in "tv"] for row in rows]
+    # a row has no value of an earlier one
+    assert known[3:7] == [["train/loss", "val/loss"], [], [], []]
 
 
 def test_batches_may_be_told_several_at_once(

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import dumps
+from train_anywhere.files.terminal.fit import terminal_width
 from train_anywhere.files.terminal.table import Column, format_table
 from train_anywhere.runs.facts import read_overrides
 from train_anywhere.slurm.status.best import measure
@@ -65,11 +66,18 @@ def summarize(
         return format_latex([*keys[0], name, "runs"], rows)
     if form == "json":
         return dumps([dict(zip(titles, (*group, *values), strict=True)) for group, values in rows])
-    cells = [[*group, f"{y.mean:.6g}", f"{y.spread:.2g}", str(y.runs)] for group, y in rows]
+    cells = [
+        [*group, f"{y.mean:.6g}", f"{y.spread:.2g}" if y.runs > 1 else "-", str(y.runs)] for group, y in rows
+    ]
     if form == "csv":
         csv.writer(text := io.StringIO(), lineterminator="\n").writerows([titles, *cells])
         return text.getvalue().rstrip("\n")
-    return format_table([Column(title, itemgetter(at)) for at, title in enumerate(titles)], cells)
+    columns = [Column(title, itemgetter(at - 3)) for at, title in enumerate(titles[-3:])]
+    short = [key.rpartition(".")[2] for key in titles[:-3]]
+    words: Column[list[str]] = Column(
+        "differs", lambda row: "  ".join(f"{k}={v}" for k, v in zip(short, row, strict=False) if v)
+    )
+    return format_table(columns, cells, terminal_width(), words)
 
 
 def format_latex(titles: Sequence[str], rows: Sequence[tuple[Sequence[str], Average]]) -> str:

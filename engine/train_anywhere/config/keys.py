@@ -121,6 +121,14 @@ LIST_GROUPS = ("callbacks", "loggers", "features")
 CUSTOM = "custom"
 """The choice of a group that has no arguments, for a target that is typed."""
 
+MODULE = "module"
+"""The choice of data for the loaders of the LightningModule of `task`."""
+
+
+def choice_name(name: str, target: str | None) -> str:
+    """Return the name of a choice, or of the class or function that was typed in its place."""
+    return target.rpartition(".")[2] if name == CUSTOM and target else name
+
 
 @dataclass(frozen=True)
 class OpenSection:

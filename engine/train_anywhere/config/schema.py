@@ -290,7 +290,7 @@ class Config:
     schedule: Annotated[Schedule, Choice(*get_args(Schedule))]
     strategy: Annotated[Strategy, Choice(*get_args(Strategy))]
     container: Container = field(metadata=CHOICE)
-    name: str = key("${data.name}", "folder below results/, and the name of the job")
+    name: str = key("${data_name:}", "folder below results/, and the name of the job")
     note: str | None = key(None, "your words about the run, for its report and its status")
     seed: Seed = key(1, "for the weights, data order, augmentation and dropout")
     framework: strategy_table.FrameworkName = key("lightning", "whose loop and layers run: lightning | keras")

@@ -175,9 +175,10 @@ def _read_alone(run: RunDir, frozen: dict[str, Any], changes: dict[str, Any]) ->
     except ConfigError as error:
         if code.is_dir():
             raise
+        commit = str(run.read_info().get("commit") or "HEAD")[:12]
         raise ConfigError(
-            *error.problems,
-            f"{run.path} has no code of its own, as it ran without a job: change to its project's folder, or set TRAIN_ROOT to it.",
+            f"{run.path} has no code of its own, as it ran without a job; in its project, type `mkdir RUN/code && git archive {commit} | "
+            f"tar -x -C RUN/code`, or set TRAIN_ROOT to the project's folder. Without it: {error.problems[0]}"
         ) from error
 
 

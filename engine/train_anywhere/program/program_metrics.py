@@ -28,6 +28,12 @@ ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 """Matches colors and the like of a terminal."""
 
 
+LOSS = re.compile(
+    rb"(?:((?:step|iter|batch|epoch)\w*[ :=#]+)\d+\b[^\r\n]*?)?\b(loss[ :=]+)[-+]?\d", re.IGNORECASE
+)
+"""Matches a printed loss, perhaps after the number of its step."""
+
+
 class ProgramMetrics:
     """Reader of a program's metrics, on rank 0.
 
@@ -35,7 +41,7 @@ class ProgramMetrics:
 
     Attributes:
         step: the newest step; None before the first row.
-        prints_loss: whether the program has printed `loss`, perhaps next to a value.
+        pattern: a regular expression for the losses that the program prints; "" if it prints none.
         values: the newest value of each metric.
     """
 
@@ -47,7 +53,7 @@ class ProgramMetrics:
         self.values: dict[str, float] = {}
         self.epoch = 0
         self._pattern = re.compile(config.program.metrics) if config.program.metrics else None
-        self.prints_loss = False
+        self.pattern = ""
         self._printed: deque[str] = deque()
         self._rest: dict[str, bytes] = {}
         self._file, self._at = run.path / "metrics.jsonl", 0
@@ -64,7 +70,9 @@ class ProgramMetrics:
 
     def feed(self, stream: str, data: bytes) -> None:
         """Take printed bytes. Another thread calls it for each stream."""
-        self.prints_loss |= b"loss" in data
+        if not self.pattern and (found := LOSS.search(data)):
+            step, loss = (word and word.decode() for word in found.groups())
+            self.pattern = (rf"{step}(?P<step>\d+).*" if step else "") + rf"{loss}(?P<loss>\S+)"
         if self._pattern:
             *lines, self._rest[stream] = re.split(rb"[\r\n]", self._rest.get(stream, b"") + data)
             self._printed.extend(ESCAPES.sub("", line.decode(errors="replace")) for line in lines)

@@ -364,9 +364,12 @@ def _finish(config: Config, process: RankProcess, code: int, metrics: ProgramMet
             print("\n".join(map(printable, write_report(run, describe))), flush=True)
         except Exception as error:
             print(f"The report was not written: {error}", file=sys.stderr, flush=True)
-    elif metrics and metrics.prints_loss:
-        pattern = r"program.metrics=step (?P<step>\d+).*loss (?P<loss>\S+)"
-        print(f"{'Next:':<15}to draw the losses that it prints, add their pattern: '{pattern}'", flush=True)
+    elif metrics and metrics.pattern:
+        print(
+            f"{'Next:':<15}add this key, which draws the losses that it prints:\n"
+            f"    'program.metrics={metrics.pattern}'",
+            flush=True,
+        )
     bad = config.trainer.detect_nan != "off" and find_nonfinite_loss(facts.get("metrics", {}))
     if state == "completed" and bad:
         return NOT_FINITE

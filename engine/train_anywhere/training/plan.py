@@ -319,11 +319,16 @@ def resume_message(saved: SavedCheckpoint, config: Config, plan: Plan, world_siz
     return f"{line}; schedule={config.schedule.name} now ends there: the learning rate rises from {before:.3g} to {now:.3g}"
 
 
-def device_count_message(before: int, now: int) -> str:
-    """Return the line for a resume on `now` devices of a checkpoint of `before` devices."""
+def device_count_message(before: int, now: int, same_batch: bool = True) -> str:
+    """Return the line for a resume on `now` devices of a checkpoint of `before` devices.
+
+    `same_batch` is false if each device reads batches from a loader of the user.
+    """
+    batches = "batches, " if same_batch else ""
+    change = "" if same_batch else f"a step reads {now} of your loader's batches, not {before}, and "
     return (
-        f"resuming a {before}-device checkpoint on {now}: batches, weights and optimizer stay as they were, "
-        "but dropout draws new random numbers."
+        f"resuming a {before}-device checkpoint on {now}: {batches}weights and optimizer stay as they were, "
+        f"but {change}dropout draws new random numbers."
     )
 
 

@@ -13,7 +13,7 @@ from train_anywhere.checkpoints.store import refuse_unreadable
 from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.choices import Data
 from train_anywhere.config.instantiate import locate
-from train_anywhere.config.keys import CHECK, LIST_GROUPS
+from train_anywhere.config.keys import CHECK, CUSTOM, LIST_GROUPS
 from train_anywhere.config.schema import Config
 from train_anywhere.data.known import Known, too_large
 from train_anywhere.distributed.layout import Layout, visible_gpus
@@ -76,10 +76,10 @@ CHECKS = Checks(data_problems, refuse_unreadable, header_lines)
 
 
 def _describe(section: object, framework: str) -> str:
-    """Return the name of a choice, and the class or function that the user named for it."""
+    """Return the name of a choice, or the class or function that the user named in its place."""
     target = getattr(section, "target", {}).get(framework)
     name = str(getattr(section, "name", ""))
-    return f"{name} ({target})" if name == "custom" and target else name
+    return target if name == CUSTOM and target else name
 
 
 def check_data(data: Data, look: bool, installed_here: bool = False) -> Known:

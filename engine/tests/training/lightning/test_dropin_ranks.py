@@ -61,6 +61,7 @@ def train_runs(ranks: int, runs: list[tuple[Any, ...]]) -> list[list[dict[str, A
         for process in processes:
             process.kill()
     assert [p.returncode for p in processes] == [0] * ranks, "\n".join(output)
+    assert "module.forward" not in "".join(output)  # ddp sets it, and it is not a state
     return [[json.loads((run[0] / f"rank-{n}.json").read_text()) for n in range(ranks)] for run in runs]
 
 

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_anywhere.config.command.yaml_files import is_changed, read_as_typed, read_mapping
-from train_anywhere.config.keys import CUSTOM, LIST_GROUPS, SINGLE_GROUPS, TARGET, defaults
+from train_anywhere.config.keys import (
+    CUSTOM,
+    LIST_GROUPS,
+    MODULE,
+    SINGLE_GROUPS,
+    TARGET,
+    choice_name,
+    defaults,
+)
 from train_anywhere.config.load import read_target, to_plain_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.config.strict import field_types, section_class
@@ -60,6 +68,7 @@ def install_choice_loader() -> None:
     from omegaconf import OmegaConf
 
     OmegaConf.register_new_resolver("own_default", _own_default, replace=True)
+    OmegaConf.register_new_resolver("data_name", _data_name, replace=True)
     OmegaConf.register_new_resolver("unset", lambda value: value, replace=True)
     if not HAS_PROJECT:  # presets name the launchers of a project
         for name in ("slurm", "here"):
@@ -106,6 +115,16 @@ def _own_default(section: str, argument: str, otherwise: Any, *, _root_: Any) ->
     target = read_target(_root_, section)
     known = target.parameters.get(argument) if target else None
     return known.default if known and type(known.default) is type(otherwise) else otherwise
+
+
+def _data_name(*, _root_: Any) -> str | None:
+    """Return the name of the data, or of the class or function that was typed in its place."""
+    from omegaconf import OmegaConf
+
+    group = "task" if OmegaConf.select(_root_, "data.name") == MODULE else "data"
+    name, target = (OmegaConf.select(_root_, f"{group}.{key}") for key in ("name", TARGET))
+    target = target.get(_root_.framework) if OmegaConf.is_dict(target) else target
+    return choice_name(name, target if isinstance(target, str) else None)
 
 
 def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult":

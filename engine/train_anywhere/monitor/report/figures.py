@@ -89,11 +89,15 @@ def metric_figures(metrics: Mapping[str, Series]) -> list[Figure]:
         part, _, quantity = name.rpartition("/")
         if LOADER.fullmatch(quantity):  # Lightning's name for one of several validation sets
             part, quantity = quantity, part
-        flat = name in NOT_METRICS and len({value for _, value in points}) == 1  # a constant needs no figure
-        if part != "test" and len(drawn := drawable(points)) > 1 and not flat:
+        if part != "test" and len(drawn := drawable(points)) > 1 and not is_flat(name, points):
             grouped.setdefault(quantity, {})[part or name] = drawn
     order = sorted(grouped, key=lambda quantity: (quantity in NOT_METRICS, "loss" not in quantity))
     return [figure(quantity, grouped[quantity], "optimizer step") for quantity in order]
+
+
+def is_flat(name: str, points: Series) -> bool:
+    """Return whether this is a constant learning rate, which needs no figure."""
+    return name in NOT_METRICS and len({value for _, value in points}) == 1
 
 
 def node_figures(nodes: tuple[NodeUse, ...]) -> list[Figure]:
@@ -122,11 +126,16 @@ def figure(
     whole = max(whole, len(curves))
     title += f" (the first {MOST_CURVES} of {whole:,})" if whole > MOST_CURVES else ""
     curves = dict(itertools.islice(curves.items(), MOST_CURVES))
-    values = [y for points in curves.values() for _, y in points]
-    wide = bool(values) and 0 < DECADES * min(values) < max(values)
+    title, logarithmic = choose_scale(title, (y for points in curves.values() for _, y in points))
+    return Figure(title, curves, below, top, logarithmic=logarithmic)
+
+
+def choose_scale(title: str, values: Iterable[float]) -> tuple[str, bool]:
+    """Return the title, and whether the y axis is logarithmic, which the title says."""
+    known = [*values]
+    wide = bool(known) and 0 < DECADES * min(known) < max(known)
     logarithmic = wide and any(name in title for name in LOGARITHMIC)
-    shown = f"{title} (logarithmic)" if logarithmic else title
-    return Figure(shown, curves, below, top, logarithmic=logarithmic)
+    return f"{title} (logarithmic)" if logarithmic else title, logarithmic
 
 
 def metric_over_key(metric: str, key: str, values: Sequence[tuple[str, float]]) -> Figure | None:
@@ -156,7 +165,8 @@ def metric_over_key(metric: str, key: str, values: Sequence[tuple[str, float]]) 
         listed = ", ".join(f"{at:g} {typed}" for typed, at in places.items())
         if not numbers:
             below += f": {listed}" if len(listed) <= 2 * MOST_CHARACTERS else f": {len(names)} values"
-    return Figure(f"{metric} over {key}", points, below, scattered=True, ticks=ticks)
+    title, logarithmic = choose_scale(f"{metric} over {key}", (y for _, y in points[""]))
+    return Figure(title, points, below, logarithmic=logarithmic, scattered=True, ticks=ticks)
 
 
 def is_number(text: str) -> bool:
@@ -208,6 +218,7 @@ def chart(shown: Figure) -> str:
     curves, ticks = shown.curves, shown.ticks
     exponents, figures = decades(curves) if shown.logarithmic else [0], digits(curves)
     bottom = exponents[0]  # drawn as 0, at which pygal draws the axis
+    xs, ys = (widen(axis) for axis in zip(*curves[""], strict=True)) if shown.scattered else (None, None)
     style = Style(
         background="transparent",
         plot_background="transparent",
@@ -239,19 +250,19 @@ def chart(shown: Figure) -> str:
         truncate_label=-1,
         x_title=shown.below,
         x_labels=[*ticks] if ticks else round_ticks(curves),
-        xrange=widen(x for x, _ in curves[""]) if shown.scattered else None,
+        xrange=xs,
         value_formatter=lambda value: (
             f"{10 ** (value + bottom):.4g}" if shown.logarithmic else f"{value:.{figures}g}"
         ),
         y_labels=[n - bottom for n in exponents] if shown.logarithmic else None,
         x_value_formatter=lambda value: ticks.get(value, f"{value:,.6g}"),
-        range=None if shown.top is None else (0, shown.top),
+        range=(ys if not shown.logarithmic else None) if shown.top is None else (0, shown.top),
         disable_xml_declaration=True,
     )
     for name, points in curves.items():
         points = [(x, math.log10(y) - bottom) for x, y in points] if shown.logarithmic else points
         line = {"stroke": True, "show_dots": False} if shown.scattered and name else {}
-        points = thin_out(points)
+        points = points if shown.scattered else thin_out(points)
         drawn.add(name, with_gaps(points) if shown.below == "minutes" else points, **line)
     return str(drawn.render(is_unicode=True))
 

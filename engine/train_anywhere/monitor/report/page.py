@@ -1,6 +1,7 @@
 """Collect the content of the report, and write RUN/report.html; a page that compares runs."""
 
 import math
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from train_anywhere.config import signatures
 from train_anywhere.config.command.compose import compose
@@ -141,9 +143,14 @@ def environment() -> Environment:
     """Return the Jinja environment of this folder's templates."""
     loader = FileSystemLoader(Path(__file__).parent)
     templates = Environment(loader=loader, undefined=StrictUndefined, autoescape=True, trim_blocks=True)
-    templates.filters |= {"duration": duration, "number": number}
+    templates.filters |= {"duration": duration, "number": number, "breakable": breakable}
     templates.globals |= {"colours": figures.COLOURS, "most_figures": figures.MOST_FIGURES}
     return templates
+
+
+def breakable(name: str) -> Markup:
+    """Return the HTML of a key or a metric, which may be broken after a slash, a dot or an underscore."""
+    return Markup(re.sub(r"([/._])(?=\w)", r"\1<wbr>", str(escape(name))))
 
 
 def tiles(facts: Facts, whole: Goodput | None) -> dict[str, str]:
@@ -151,9 +158,11 @@ def tiles(facts: Facts, whole: Goodput | None) -> dict[str, str]:
     info = facts.info
     shown = {"state": str(info.get("state", "unknown"))}
     shown |= {"step": f"{info['step']:,}"} if isinstance(info.get("step"), int) else {}
+    known = dict(info.get("metrics") or {})
     if point := best_point(facts):
         shown[f"best {info['monitor']}, at step {point[0]:,.0f}"] = number(point[1])
-    known = info.get("metrics") or {}
+        if number(known.get(info["monitor"])) == number(point[1]):  # the last value is the best one
+            del known[info["monitor"]]
     measured = {k: v for k, v in known.items() if "train" not in k and k != "lr"} or known
     names = sorted(measured, key=figures.LOADER.findall)
     shown |= {name: number(measured[name]) for name in names[:MOST_METRICS]}

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from train_anywhere.config.keys import flatten
+from train_anywhere.config.keys import CUSTOM, TARGET, flatten
 from train_anywhere.config.load import load, to_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError, listed
@@ -100,7 +100,10 @@ def split_overrides(text: str) -> list[str]:
 def typed_overrides(run: RunDir) -> list[str] | None:
     """Return the overrides that train a run again, as typed, without secrets."""
     with suppress(CheckpointError):
-        return [word.removeprefix("++") for word in read_overrides(run) if not word.startswith("wait=")]
+        words = [word.removeprefix("++") for word in read_overrides(run) if not word.startswith("wait=")]
+        added = {f"{word.partition('.')[0]}={CUSTOM}" for word in words if f".{TARGET}" in word}
+        last = {word.partition("=")[0]: word for word in words if word not in added}
+        return [*last.values()]
     return None
 
 

@@ -8,7 +8,7 @@ from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.monitor.report.figures import drawable, figure, metric_over_key
+from train_anywhere.monitor.report.figures import drawable, figure, is_flat, metric_over_key
 from train_anywhere.monitor.report.page import NAME, Comparison, render_comparison
 from train_anywhere.monitor.run_facts import MOST_CURVES
 from train_anywhere.runs.facts import Series, curves
@@ -60,7 +60,7 @@ def comparison(title: str, reports: Sequence[Report]) -> Comparison:
     metrics = [name for name in names if "train" not in name and name != "lr"]
     best_metric = best.metric if best else ""
     over_keys = []  # the last value of the metric over each key that differs
-    for key in keys if best else ():
+    for key in (key for key in keys if best and not key.endswith("seed")):  # seeds are averaged
         known = [(r.overrides, r.progress.metrics.get(best_metric)) for r in reports]
         points = [(words[key], y) for words, y in known if key in words and y is not None]
         over_keys += [drawn] if (drawn := metric_over_key(best_metric, key, points)) else []
@@ -97,7 +97,7 @@ def curves_by_metric(reports: Sequence[Report], keys: Sequence[str]) -> dict[str
     found: dict[str, dict[str, Series]] = {}
     for report in reports[:MOST_CURVES]:
         for name, points in curves(RunDir(report.path).metrics_csv).items():
-            if len(known := drawable(points)) > 1:
+            if len(known := drawable(points)) > 1 and not is_flat(name, points):
                 number, words = report.id.rpartition("-")[2], report.overrides
                 member = " ".join([number, *(f"{key}={words[key]}" for key in keys if key in words)])
                 found.setdefault(name, {})[member] = known

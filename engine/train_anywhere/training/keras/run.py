@@ -14,7 +14,7 @@ from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.checkpoints.recovery import open_checkpointer
 from train_anywhere.config.checks.monitors import describe_best_checkpoint
 from train_anywhere.config.schema import Config, Trainer
-from train_anywhere.data.dataset import DataSet, Splits
+from train_anywhere.data.dataset import Splits
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.recorded import describe_data
 from train_anywhere.data.tf.pipeline import plain_data_errors
@@ -308,13 +308,17 @@ def describe(module: Module, loader: Loader, strategy: Strategy, name: str, conf
     """Return the facts of a run for its first lines."""
     gpus = tf.config.list_physical_devices("GPU")
     details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
-    names = {"training rows": "train", "validation": "val", "test": "test"}
-    rows = {word: loader.splits[split] for word, split in names.items()}
+    rows, unit = dict[str, int | None](), ""
+    for word, split in (("training", "train"), ("validation", "val"), ("test", "test")):
+        if (data := loader.splits[split]) is not None:
+            before, unit = unit, " batches" if isinstance(data, Stream) else " rows"
+            counted = word if unit == before else word + unit
+            rows[counted] = data.length if isinstance(data, Stream) else len(data)
     return Header(
         model=config.model.name if module.network else type(module.model).__name__,
         parameters=module.model.count_params(),
         trained=sum(math.prod(v.shape) for v in module.model.trainable_variables),
-        rows={word: len(data) for word, data in rows.items() if isinstance(data, DataSet)},
+        rows=rows,
         device=details.get("device_name", "GPU") if gpus else cpu_name(),
         devices=strategy.replicas,
         strategy=name,

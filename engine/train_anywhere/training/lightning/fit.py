@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -187,7 +188,11 @@ class Fit:
     def _print_header(self, batches: float) -> None:
         """Print and record the facts of the run, where it continues, and which checkpoint will be the best."""
         config, plan, note, ranks = self.config, self.setup.plan, self.progress.note, self.trainer.world_size
-        header = self.setup.header()
+        header, recorder = self.setup.header(), self.process.recorder
+        # a resumed run opens the loaders of its validation later
+        known = recorder.run.read_info().get("rows") or {} if recorder else {}
+        rows = {name: known.get(name) if count is None else count for name, count in header.rows.items()}
+        header = replace(header, rows=rows)
         for line in header.lines(config, plan):
             note(line)
         if self.process.recorder and self.progress.live:

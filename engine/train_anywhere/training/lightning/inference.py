@@ -1,5 +1,6 @@
 """The trained model of a Lightning run on one device: measure, use and export it."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -321,6 +322,7 @@ class TrainedModel:
         network = self.network.cpu().eval()
         try:
             if format == "onnx":
+                logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # packages that are not needed
                 size = sum(t.nbytes for t in network.state_dict().values() if isinstance(t, Tensor))
                 options: dict[str, Any] = {"dynamo": True, "verbose": False, "dynamic_shapes": sizes}
                 options["external_data"] = size > LARGEST_ONNX

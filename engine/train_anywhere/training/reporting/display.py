@@ -19,6 +19,9 @@ LINE_EVERY_S = 10.0
 SLOW_S = 2.0
 """Seconds after which a run without metrics shows the loss of this rank."""
 
+LOG_WIDTH = 80
+"""Columns of a row in a log."""
+
 DRAW_EVERY_S = 0.25
 """Seconds between redraws of the bar."""
 
@@ -72,6 +75,7 @@ class Display:
             kind = "bar" if sys.stdout.isatty() else "plain"
         self.kind, self.bar = kind, Bar(total) if kind == "bar" else None
         self.metrics: dict[str, float] = {}
+        self._fresh: dict[str, float] = {}  # measured since the last row
         self._recent: dict[str, float] = {}
         self._measured = self._shown = time.monotonic()
 
@@ -85,6 +89,15 @@ class Display:
         """Return the newest metrics, and the loss of this rank if it is newer."""
         return self.metrics | self._recent
 
+    def row(self) -> dict[str, float]:
+        """Return the values measured since the last row that was printed."""
+        return self._fresh | self._recent
+
+    def measured(self, metrics: Mapping[str, float]) -> None:
+        """Take new metrics."""
+        self.metrics.update(metrics)
+        self._fresh.update(metrics)
+
     def update(
         self, metrics: Mapping[str, float] | None, loss: Callable[[], float] | None, ends_epoch: bool
     ) -> bool:
@@ -92,7 +105,7 @@ class Display:
         now = time.monotonic()
         if metrics:
             first = not self.metrics and not ends_epoch
-            self.metrics.update(metrics)
+            self.measured(metrics)
             self._recent, self._measured = {}, now
         else:
             known = self.metrics or self._recent
@@ -109,7 +122,13 @@ class Display:
         if self.bar:
             self.bar.draw(batches, parts[0], self._recent or self.metrics)
         elif self.kind == "plain":
-            print("  ".join(parts), flush=True)
+            self._print_row(parts, LOG_WIDTH)
+
+    def _print_row(self, parts: Sequence[str], width: int) -> None:
+        """Print parts in rows of `width` columns, continued below the step."""
+        line = fit("  ".join(parts), width, len(parts[0]) + 2)
+        self.bar.print(line) if self.bar else print(line, flush=True)
+        self._fresh = {}
 
     def end_epoch(self, parts: Sequence[str]) -> None:
         """Print the line of an epoch above the bar, in columns."""
@@ -118,9 +137,7 @@ class Display:
             epoch, step, *rest = parts
             rest.sort(key=lambda part: not part.startswith("val"))
             columns = [p if p[0].isdecimal() else f"{p:<{p.index(' ') + 8}}" for p in rest]
-            self.bar.print(
-                fit("  ".join([epoch, *columns, step]), self.bar.live.console.width, len(epoch) + 2)
-            )
+            self._print_row([epoch, *columns, step], self.bar.live.console.width)
 
     def note(self, text: str) -> None:
         """Print a line of text, above the bar if there is one."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from train_anywhere.config.keys import MODULE, choice_name
 from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
 from train_anywhere.training.plan import Plan, batches_per_step
@@ -38,13 +39,14 @@ class Header:
         per_device = f" ({batch} per device)" if many else ""
         accumulated = f", {accumulate} batches per step" if accumulate > 1 else ""
         splits = "".join(f", {count:,} {name}" for name, count in self.rows.items() if count)
+        data = config.task if config.data.name == MODULE else config.data
         kind = f"{self.devices} x {self.device}" if many else self.device
         epochs = plan.max_epochs if plan else t.epoch_limit
         at_most = f"{t.max_steps:,}, at most " if t.max_steps else ""
         steps = f"{plan.total_steps:,} in " if plan and plan.steps_known else at_most
         rows = {
             "Model": f"{self.model}{self._parameters()}",
-            "Data": f"{config.data.name}{splits}",
+            "Data": f"{choice_name(data.name, data.target.get(config.framework))}{splits}",
             "Device": f"{kind}, precision {t.precision}, strategy {self.strategy}",
             "Batch": (f"{batch * self.devices}{per_device}" if batch else "as the data yields them")
             + accumulated,

@@ -259,7 +259,7 @@ class Progress:
         """
         if self._idle:
             return
-        self.display.metrics.update(metrics)
+        self.display.measured(metrics)
         self._at = (epoch, self.plan.train_batches - 1 if batch is None else batch)
         self.display.show(self._batches_done(), parts := self._parts())
         self.display.end_epoch(parts)
@@ -294,7 +294,7 @@ class Progress:
         epoch = (self._at or (0, 0))[0] + 1
         epochs = f"/{self.plan.max_epochs}" if self.plan.max_epochs < MAX_COUNT else ""
         parts = [f"epoch {epoch}{epochs}", f"step {self._steps()}{of}"]
-        parts += [f"{name} {value:.4g}" for name, value in self.display.values().items()]
+        parts += [f"{name} {value:.4g}" for name, value in self.display.row().items()]
         if (rate := self.clock.rate(self.throughput.rows)) is not None:
             parts.append(f"{rate:.0f} {self.throughput.unit}/s{self.throughput.peak_share(rate)}")
         return parts

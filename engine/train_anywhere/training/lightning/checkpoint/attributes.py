@@ -110,6 +110,8 @@ class Torch(Framework):
             return {}
         states = owner.metric_state if isinstance(owner, Metric) else {}
         found = {n: value for n, value in vars(owner).items() if n not in OWN and n not in states}
+        # ddp sets the module's own `forward` as an attribute
+        found = {n: value for n, value in found.items() if getattr(value, "__self__", None) is not owner}
         if isinstance(owner, (pl.LightningModule, pl.LightningDataModule)):
             found["hparams"] = owner.hparams
         if isinstance(owner, nn.Module):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from train_anywhere.data.torch import random_states
+from train_anywhere.data.torch.loader import Batches
 from train_anywhere.training.attributes import Attributes
 from train_anywhere.training.lightning.checkpoint.attributes import (
     of_trainer,
@@ -55,7 +56,9 @@ class RankState(pl.Callback):
         if resumes and self.saved_ranks == trainer.world_size:
             return
         if resumes:
-            self.report(device_count_message(self.saved_ranks, trainer.world_size))
+            loader = getattr(trainer.train_dataloader, "dataset", None)
+            same_batch = isinstance(loader, Batches)
+            self.report(device_count_message(self.saved_ranks, trainer.world_size, same_batch))
         # rank 0 continues with the numbers that Lightning alone would draw
         if trainer.global_rank or resumes:
             sequence = np.random.SeedSequence([self.seed, self.course.steps_done, trainer.global_rank])
@@ -110,9 +113,10 @@ class RankState(pl.Callback):
         if same:
             strategy.training_loaders.keep(self.saved["loader"])
             return
-        self.report(
-            f"metrics of the interrupted epoch start anew: {len(saved)} ranks counted them, and this run has {trainer.world_size}."
-        )
+        if any(one["logged"] for one in ranks):
+            self.report(
+                f"metrics of the interrupted epoch start anew: {len(saved)} ranks counted them, and this run has {trainer.world_size}."
+            )
         self.saved |= {"metrics": {}, "logged": [], "gradients": {}, "random": None}
 
     def training_started(self, trainer: pl.Trainer) -> None:

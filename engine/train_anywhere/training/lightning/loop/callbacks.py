@@ -286,7 +286,7 @@ class MetricsCallback(pl.Callback):
                 values = self.over_ranks.reduce(values)
             fresh = {**values, **self._learning_rate()}
             self.metrics |= values
-            self.progress.display.metrics.update(fresh)
+            self.progress.display.measured(fresh)
             self._write(trainer, fresh)
             batch = trainer.fit_loop.batch_idx + 1
             self.agreement.observers.after_step(
