@@ -37,23 +37,3 @@ def parameter_count(
     feed_forward = 3 * width * (hidden or hidden_width(width))
     norms = 2 * width
     return vocabulary * width + layers * (attention + feed_forward + norms) + width
-
-
-def flops_per_token(
-    vocabulary: int,
-    length: int,
-    layers: int,
-    heads: int,
-    kv_heads: int,
-    width: int,
-    hidden: int | None = None,
-) -> float:
-    """Return the operations per token in training: 6 N + 12 L d T (arXiv 2204.02311, B).
-
-    Each of the N weights multiplies and adds once forward and twice backward. The second term is attention, over all T positions of a
-    row, including masked ones. Activations that are recomputed to save memory do not count.
-    """
-    return (
-        6.0 * parameter_count(vocabulary, layers, heads, kv_heads, width, hidden)
-        + 12.0 * layers * width * length
-    )

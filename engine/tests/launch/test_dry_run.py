@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from train_anywhere.config.checks.targets import global_batch
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import local_layout
 from train_anywhere.distributed.topology import Topology
@@ -56,6 +57,9 @@ def test_code_of_the_user(make_config: MakeConfig) -> None:
     shown = facts(replace(lightning, resume="/results/digits/1"))
     assert shown["Model"] == "engine.tests.training.lightning.strangers.Plain"
     assert shown["Steps"] == "15 epochs"
+    data = make_config("data._target_=engine.tests.training.lightning.strangers.Rows")
+    own = make_config("data._target_=examples.lightning_module.DigitsData", "data.batch_size=33")
+    assert (global_batch(data), global_batch(own)) == (data.data.batch_size, 0)
     assert shown["Optimizer"].startswith("torch.optim.RAdam, lr 0.001, schedule")
     assert shown["Optimizer"].endswith("unless the task has its own")
     assert shown["Run folder"] == "/results/digits/1"

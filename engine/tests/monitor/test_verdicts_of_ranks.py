@@ -56,51 +56,28 @@ def said(results: Path) -> list[str]:
     return features.verdicts(read_facts(open_run(results / "latest")))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_loss_of_nan(framework: str, train: Train, tmp_path: Path) -> None:
-    words = ["optimizer=sgd", "optimizer.lr=1000000", "schedule=constant"]
-    done = train(f"framework={framework}", *SMALL, *words, f"paths.results={tmp_path}")
-    assert done.returncode == 3, done.stderr
-    (sentence,) = [s for s in said(tmp_path) if "since step" in s]
-    assert sentence.startswith(("train/loss is nan since step 5:", "train/loss is inf since step 5:"))
-    assert sentence in done.stdout  # at the end of the log too
+RUNS: dict[str, tuple[tuple[str, ...], str]] = {
+    "nan": (("optimizer=sgd", "optimizer.lr=1000000", "schedule=constant"), r"train/loss is (nan|inf) since step 5:"),
+    "late data": (("data._target_=late.open_slow", "data.batch_size=96", "data.workers=0"), r"training waited [5-9]\d% .*\(now 0\)"),
+    "two of three ranks wait": (("trainer.devices=3", "callbacks.late._target_=late.Late"), r"ranks waited [5-8]\d% .* each other"),
+    "a checkpoint after each step": (("checkpoint.every_n_steps=1", "trainer.max_epochs=15"), "training waited .* checkpoints"),
+}  # fmt: skip
+"""What is typed, and the verdict."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_data_that_is_late(framework: str, train: Train, tmp_path: Path) -> None:
-    (tmp_path / "late.py").write_text(SLOW_DATA)
-    words = [f"framework={framework}", "data._target_=late.open_slow", "data.batch_size=96", "data.workers=0"]
-    done = train(*SMALL, *words, f"paths.results={tmp_path}", env={"PYTHONPATH": str(tmp_path)})
-    assert done.returncode == 0, done.stderr
-    (sentence,) = [s for s in said(tmp_path) if "for data" in s]
-    assert re.fullmatch(r"training waited [5-9]\d% .*\(now 0\).", sentence)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_rank_that_all_others_wait_for(framework: str, train: Train, tmp_path: Path) -> None:
-    """Two of three ranks wait for most of each step."""
-    module, hook = HOOKS[framework]
-    (tmp_path / "late.py").write_text(LATE.format(module=module, hook=hook, sleep=SLEEP_S))
-    words = [
-        f"framework={framework}", f"strategy={AUTO_STRATEGIES[framework][1]}", "trainer.devices=3", "callbacks.late._target_=late.Late",
-    ]  # fmt: skip
-    done = train(*SMALL, *words, f"paths.results={tmp_path}", env={"PYTHONPATH": str(tmp_path)})
-    assert done.returncode == 0, done.stderr
-    (sentence,) = [s for s in said(tmp_path) if "each other" in s]
-    assert re.match(r"ranks waited [5-8]\d% ", sentence), sentence
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_checkpoint_after_each_step(framework: str, train: Train, tmp_path: Path) -> None:
-    words = [f"framework={framework}", "checkpoint.every_n_steps=1", "trainer.max_epochs=15"]
-    done = train(*SMALL, *words, f"paths.results={tmp_path}")
-    assert done.returncode == 0, done.stderr
-    (sentence,) = [s for s in said(tmp_path) if "checkpoints" in s]
-    assert sentence.startswith("training waited ")
+@pytest.mark.parametrize("case", RUNS)
+def test_verdicts_of_real_runs(framework: str, case: str, train: Train, tmp_path: Path) -> None:
+    (words, expected), (module, hook) = RUNS[case], HOOKS[framework]
+    (tmp_path / "late.py").write_text(SLOW_DATA + LATE.format(module=module, hook=hook, sleep=SLEEP_S))
+    if "trainer.devices=3" in words:
+        words += (f"strategy={AUTO_STRATEGIES[framework][1]}",)
+    paths = (f"framework={framework}", f"paths.results={tmp_path}")
+    done = train(*SMALL, *words, *paths, env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == (3 if case == "nan" else 0), done.stderr
+    (sentence,) = [one for one in said(tmp_path) if re.match(expected, one)]
+    assert sentence in done.stdout or case != "nan"  # at the end of the log too
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from typing import Any
 
 from train_anywhere import features
 from train_anywhere.config.checks.contradictions import batch_size_problem, machine_problems
-from train_anywhere.config.checks.targets import target_notes
+from train_anywhere.config.checks.targets import global_batch, target_notes
 from train_anywhere.config.command.members import Member, load_members, refuse_alone, refuse_mixed_members
 from train_anywhere.config.load import load
 from train_anywhere.config.paths import results_problems
@@ -172,7 +172,7 @@ def local_problems(config: Config, checks: Checks) -> list[str]:
     ]
     if not config.program:  # its data, batches and packages are its own
         problems += [
-            batch_size_problem(config.data.batch_size, devices),
+            batch_size_problem(global_batch(config), devices),
             *checks.problems(config, devices, True),
         ]
     if config.resume is None:

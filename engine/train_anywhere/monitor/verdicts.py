@@ -16,7 +16,7 @@ from typing import Any
 from train_anywhere.monitor.ranks import mappings
 from train_anywhere.monitor.run_facts import IDLE_PERCENT, WARM_UP_S, AttemptSums, Facts
 from train_anywhere.runs.attempts import step_time
-from train_anywhere.runs.facts import moment
+from train_anywhere.runs.facts import moment, number
 
 ENOUGH = 6
 """Fewest samples after the first minute for a meaningful mean: another minute at the default interval."""
@@ -135,14 +135,10 @@ def communication_wait(facts: Facts) -> Iterator[str]:
 
 def checkpoint_wait(facts: Facts) -> Iterator[str]:
     """Report a long wait for checkpoints."""
-    spent: dict[str, float] = {}
-    for attempt in facts.attempts:
-        found: Any = attempt.get("seconds")
-        for name, value in found.items() if isinstance(found, Mapping) else ():
-            spent[name] = spent.get(name, 0.0) + float(value)
-    whole, saving = sum(spent.get(name, 0.0) for name in SECTIONS), spent.get("checkpoint", 0.0)
-    if whole >= WARM_UP_S and saving / whole > CHECKPOINT_SHARE:
-        yield f"training waited {saving / whole:.0%} of the time for checkpoints: use checkpoint.interval=auto."
+    found = goodput(facts.attempts)
+    if found and found.whole >= WARM_UP_S and found.seconds["checkpoint"] / found.whole > CHECKPOINT_SHARE:
+        share = found.seconds["checkpoint"] / found.whole
+        yield f"training waited {share:.0%} of the time for checkpoints: use checkpoint.interval=auto."
 
 
 def lost_work(facts: Facts) -> Iterator[str]:
@@ -244,7 +240,7 @@ def goodput(attempts: Sequence[Mapping[str, Any]]) -> Goodput | None:
 
 def attempt_goodput(attempt: Mapping[str, Any], after: Mapping[str, Any] | None) -> Goodput:
     """Return the goodput of one attempt. `after` is the next one, if any."""
-    spent = {name: _number(value) for name, value in attempt["seconds"].items()}
+    spent = {name: number(value) or 0.0 for name, value in attempt["seconds"].items()}
     began = attempt.get("allocated") or attempt.get("started")
     counted = sum(spent.get(name, 0.0) for name in SECTIONS)
     after_s = _seconds_between(attempt.get("until"), attempt.get("script_ended"))
@@ -283,7 +279,3 @@ def _seconds_between(first: Any, then: Any) -> float:
     """Return the seconds between two times of run.json. 0 if one is unknown."""
     began, ended = moment(first), moment(then)
     return 0.0 if began is None or ended is None else max(0.0, ended - began)
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0

@@ -27,8 +27,9 @@ from train_anywhere.files.copy_files import EVERY_S, Copier, copy_leftovers
 from train_anywhere.files.node_disk import find_run_folder, rank_folder
 from train_anywhere.files.removal import OwnedFolder, make_owned, remove
 from train_anywhere.files.terminal.output import end_log_line
-from train_anywhere.files.terminal.printable import one_line, printable
+from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.job.rank_process import RankProcess
+from train_anywhere.monitor.report import write_run_report
 from train_anywhere.program.program_environment import (
     ProgramProcess,
     build_command,
@@ -357,13 +358,9 @@ def _finish(config: Config, process: RankProcess, code: int, metrics: ProgramMet
         print(f"error: {not_recorded_message(run, state)}", file=sys.stderr, flush=True)
         return 1
     print(f"\n{'Run folder:':<15}{display_path(run.path)}", flush=True)
-    if facts and config.monitor.report:
-        try:
-            from train_anywhere.monitor.report.page import write_report
-
-            print("\n".join(map(printable, write_report(run, describe))), flush=True)
-        except Exception as error:
-            print(f"The report was not written: {error}", file=sys.stderr, flush=True)
+    if facts:
+        for line in write_run_report(config, run, describe):
+            print(line, flush=True)
     elif metrics and metrics.pattern:
         print(
             f"{'Next:':<15}add this key, which draws the losses that it prints:\n"

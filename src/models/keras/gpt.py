@@ -22,7 +22,6 @@ from src.models.gpt import (
     Length,
     Vocabulary,
     Width,
-    flops_per_token,
     hidden_width,
 )
 
@@ -74,7 +73,6 @@ def gpt(
     x = norm("norm")(x)
     network = keras.Model({"tokens": tokens, "documents": documents}, embedding(x, reverse=True), name="gpt")
     network.length = length
-    network.flops_per_token = flops_per_token(vocabulary, length, layers, heads, kv_heads, width, hidden)
     return network
 
 

@@ -22,7 +22,6 @@ from src.models.gpt import (
     Length,
     Vocabulary,
     Width,
-    flops_per_token,
     hidden_width,
 )
 
@@ -42,9 +41,6 @@ class GPT(nn.Module):
         width: size of the vectors between the blocks.
         hidden: width of the feed-forward layers; None: see `hidden_width`.
         checkpoint_activations: whether to recompute the blocks in the backward pass: less memory, a third more time.
-
-    Attributes:
-        flops_per_token: operations per token in training, from which the engine computes the fraction of the chip's peak.
     """
 
     def __init__(
@@ -60,7 +56,6 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.length, self.head_width = length, width // heads
-        self.flops_per_token = flops_per_token(vocabulary, length, layers, heads, kv_heads, width, hidden)
         self.checkpoint_activations = checkpoint_activations
         self.embedding = nn.Embedding(vocabulary, width)
         self.blocks = nn.ModuleList(

@@ -52,7 +52,11 @@ def rows(place: Place) -> Iterator[Row]:
         each = config.data.batch_size * int(config.data.arguments["length"])
         network = build_network(config, open_splits(config.data, "lightning", 1).facts)
         name = f"{'gpt_125m' if place.gpu else 'small gpt'}, {'bf16, compiled' if compiled else 'bf16'}"
-        yield from beside_hand(place, name, "tokens", each, network.flops_per_token, found)
+        # 6 N + 12 L d T (arXiv 2204.02311, B): weights, forward and backward, and attention over all positions of a row
+        sizes = config.model.arguments
+        weights = sum(parameter.numel() for parameter in network.parameters())
+        attention = sizes["layers"] * sizes["width"] * config.data.arguments["length"]
+        yield from beside_hand(place, name, "tokens", each, 6.0 * weights + 12.0 * attention, found)
 
 
 def by_hand(config: Config) -> float:

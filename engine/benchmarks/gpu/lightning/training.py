@@ -18,9 +18,14 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning.run import train
 from train_anywhere.training.lightning.setup import make_setup
 from train_anywhere.training.plan import build_network
-from train_anywhere.training.reporting.header import peak_flops
 
 CLOCK = "callbacks.clock._target_=benchmarks.gpu.lightning.training.Ticks"
+BF16 = {
+    "H100 PCIe": 756, "H100 NVL": 835.5, "H100": 989.5, "H200": 989.5, "GH200": 989.5, "A100": 312, "A40": 149.7, "A10": 125, "L40S": 362,
+    "L4": 121,
+}  # fmt: skip
+"""Dense bfloat16 peaks in 10^12 operations per second, from NVIDIA's data sheets (without sparsity)."""
+
 STOP = "callbacks.stop._target_=benchmarks.gpu.lightning.training.StopAt"
 
 clock = Clock()
@@ -93,7 +98,8 @@ def beside_hand(
         unit: what is counted, in the plural; a step has `each` of them, and one costs `flops` operations.
         found: seconds of a step, of each round; the fastest counts.
     """
-    most = peak_flops(torch.cuda.get_device_name(), "bf16-mixed") if place.gpu else None
+    words = torch.cuda.get_device_name().replace("-", " ").split() if place.gpu else []
+    most = next((tera * 1e12 for chip, tera in BF16.items() if {*chip.split()} <= {*words}), None)
     for who, rounds in found.items():
         rate = each / min(rounds)
         share = f", {rate * flops / most:.1%} of the chip's peak" if most else ""

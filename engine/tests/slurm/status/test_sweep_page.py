@@ -43,7 +43,7 @@ def test_a_row_for_each_member_and_a_curve_in_each_drawing(tmp_path: Path) -> No
     cells = re.findall(r"<td>(.*?)</td>", text)
     assert cells[:5] == ["0", "0", "0", "completed", "epoch ?, step 20"]
     assert (cells[10:12], cells[13]) == (["2", "2"], "failed")
-    assert text.count("<svg") == 2 and text.index("<h3>val/loss") < text.index("<h3>lr")
+    assert text.count("<svg") == 1 and "<h3>val/loss" in text  # the learning rate is constant
     assert "0 seed=0</li>" in text and "1 seed=1</li>" in text and "2 seed=2" not in text
     assert "<b>" not in text
     assert "A sweep of 3 runs, 2 completed.</p>" in text  # no metric is monitored, so none is the best
@@ -68,8 +68,8 @@ def test_the_best_metric_is_drawn_over_each_key(tmp_path: Path) -> None:
     members = [run for number in range(4) for run in find(f"{SWEEP}-{number}", tmp_path)]
     page = comparison("sweep", gather(members).reports)
     expected = ["run", "optimizer.lr", "model", "val/acc", "state", "progress"]
-    assert page.header == expected  # the last lr is useless
-    first, second = page.figures[:2]
+    assert page["header"] == expected  # the last lr is useless
+    first, second = page["figures"][:2]
     assert (first.title, second.title) == ("val/acc over optimizer.lr", "val/acc over model")
     assert (
         first.ticks == {-3: "0.001", -1: "0.1", 0: "1"}
@@ -87,8 +87,8 @@ def test_the_best_metric_is_drawn_over_each_key(tmp_path: Path) -> None:
 
 def test_a_large_sweep_keeps_a_drawing_that_can_be_read() -> None:
     many = comparison("sweep", [RUNNING] * (MOST_CURVES + 5))
-    assert len(many.rows) == MOST_CURVES + 5
-    assert many.figures == []  # nothing was measured
+    assert len(many["rows"]) == MOST_CURVES + 5
+    assert many["figures"] == []  # nothing was measured
 
 
 ODD = [

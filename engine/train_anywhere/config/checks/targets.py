@@ -16,6 +16,7 @@ from train_anywhere.config.keys import (
     FRAMEWORKS,
     HYDRA,
     LIST_GROUPS,
+    MODULE,
     PARTIAL,
     PASSED,
     RECURSIVE,
@@ -92,6 +93,15 @@ def check_targets(config: Config, problems: list[str]) -> Config:
 def task_has_network(task: Task, framework: str) -> bool:
     """Return whether the task is a whole module, which does not use `model`."""
     return NETWORK in task.arguments or is_whole_module(task.target.get(framework))
+
+
+def global_batch(config: Config) -> int:
+    """Return `data.batch_size`; 0 if it is not divided by the ranks: a LightningDataModule, or the loaders of a module."""
+    target = config.data.target.get(config.framework)
+    with suppress(TargetError, OSError):
+        bases = read(target).bases if target and config.data.name != MODULE else ("LightningDataModule",)
+        return 0 if any(base.endswith("LightningDataModule") for base in bases) else config.data.batch_size
+    return config.data.batch_size
 
 
 def is_whole_module(target: Any) -> bool:

@@ -289,70 +289,31 @@ def thin_out(points: Series) -> Series:
     return points[::-1][::stretch][::-1] if stretch > 1 else points
 
 
-@dataclass(frozen=True)
-class TimeSpan:
-    """One attempt on the axis.
+def timeline(attempts: Sequence[Mapping[str, Any]], checkpoints: Path) -> dict[str, Any]:
+    """Return the time axis of a run, in percent from the first start to the last end; empty if no attempt has recorded its times.
 
-    Attributes:
-        left, width: start and length in percent of the axis.
-        text: description of the attempt.
-        well: whether it ended as planned.
+    `spans` are start, length, description of each attempt and whether it ended as planned; `marks` are time and description of each folder
+    in `checkpoints`; `seconds` is the length of the axis.
     """
-
-    left: float
-    width: float
-    text: str
-    well: bool
-
-
-@dataclass(frozen=True)
-class Mark:
-    """One checkpoint on the axis; `left` is its time in percent."""
-
-    left: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """Time axis from the first start to the last end; `hours` is its length."""
-
-    spans: tuple[TimeSpan, ...]
-    marks: tuple[Mark, ...]
-    hours: float
-
-
-def timeline(attempts: Sequence[Mapping[str, Any]], checkpoints: Path) -> Timeline | None:
-    """Return the timeline of a run; None if its attempts have not recorded their times.
-
-    Args:
-        attempts: attempts of run.json.
-        checkpoints: folder of the run's checkpoints, each of which is marked.
-    """
-    known = [
-        (attempt, began, until)
-        for attempt in attempts
-        if (began := moment(attempt.get("started"))) is not None
-        and (until := moment(attempt.get("until"))) is not None
-    ]
+    times = ((moment(a.get("started")), moment(a.get("until")), a) for a in attempts)
+    known = [(start, end, a) for start, end, a in times if start is not None and end is not None]
     if not known:
-        return None
-    first, last = min(t for _, t, _ in known), max(t for _, _, t in known)
-    length = max(1.0, last - first)
+        return {}
+    first = min(start for start, _, _ in known)
+    length = max(1.0, max(end for _, end, _ in known) - first)
     spans = [
-        TimeSpan(
-            100 * (t - first) / length,
-            max(0.4, 100 * (until - t) / length),
+        (
+            100 * (start - first) / length,
+            max(0.4, 100 * (end - start) / length),
             describe(a),
             a.get("ended_by") not in ("killed", "failed"),
         )
-        for a, t, until in known
+        for start, end, a in known
     ]
-    marks = [
-        Mark(100 * (t - first) / length, f"checkpoint of step {step}")
-        for step, t in checkpoint_times(checkpoints)
+    saved = [
+        (100 * (t - first) / length, f"checkpoint of step {n}") for n, t in checkpoint_times(checkpoints)
     ]
-    return Timeline(tuple(spans), tuple(m for m in marks if 0 <= m.left <= 100.5), length / 3600)
+    return {"spans": spans, "marks": [m for m in saved if 0 <= m[0] <= 100.5], "seconds": length}
 
 
 def describe(attempt: Mapping[str, Any]) -> str:

@@ -1,16 +1,16 @@
 """Collect the content of the report, and write RUN/report.html; a page that compares runs."""
 
+import html
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
 
 from train_anywhere.config import signatures
 from train_anywhere.config.command.compose import compose
@@ -21,7 +21,7 @@ from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.printable import mask_urls
 from train_anywhere.monitor.live import operation_rows, read_profiles
 from train_anywhere.monitor.report import figures
-from train_anywhere.monitor.report.figures import Figure, timeline
+from train_anywhere.monitor.report.figures import timeline
 from train_anywhere.monitor.run_facts import Facts, read_facts
 from train_anywhere.monitor.verdicts import TITLES, Goodput, goodput
 from train_anywhere.runs.attempts import read_logged_step, read_recorded_step, recorded_reason, step_time
@@ -32,6 +32,9 @@ from train_anywhere.runs.summary import display_path
 
 Describe = Callable[[Facts], tuple[list[str], dict[str, str]]]
 """A function that returns the verdicts on a run and its further rows: `train_anywhere.features.describe`."""
+
+Slice = tuple[str, str, float]
+"""A category of the time: its name, its title and its seconds."""
 
 NAME = "report.html"
 """Name of the file in the run folder."""
@@ -47,27 +50,6 @@ HYPERPARAMETERS = ("seed", "task", "data", "model", "optimizer", "schedule", "tr
 
 MOST_METRICS = 12
 """Largest number of metrics at the top of the page."""
-
-
-@dataclass(frozen=True)
-class Slice:
-    """A category of the time, in percent and seconds."""
-
-    name: str
-    word: str
-    percent: float
-    seconds: float
-
-
-@dataclass(frozen=True)
-class GpuRow:
-    """One row of the GPU table: mean use in percent, mean power in watts, peak memory in GiB."""
-
-    host: str
-    index: int
-    use: float | None
-    power: float | None
-    memory: float | None
 
 
 def write_report(run: RunDir, describe: Describe, ended: str | None = None) -> list[str]:
@@ -126,12 +108,12 @@ def page(run: RunDir, facts: Facts, describe: Describe) -> str:
         ],
         rows={"Attempts": resume_summary(run, facts.info, alive), **rows},
         goodput=whole,
-        slices=slices(whole) if whole else [],
+        slices=[(name, TITLES[name], s) for name, s in whole.seconds.items()] if whole else [],
         step=step_slices(facts) if whole else [],
         timeline=timeline(facts.attempts, run.checkpoints),
         attempts=facts.attempts,
         figures=[*metrics[:room], *nodes, *metrics[room:]],
-        gpus=gpu_rows(facts),
+        gpus=[(node.host, gpu) for node in facts.nodes for gpu in node.gpus],
         profiles=[(one, operation_rows(one)) for one in read_profiles(run)],
         changed=set_keys(run),
         parameters=hyperparameters(frozen),
@@ -148,9 +130,9 @@ def environment() -> Environment:
     return templates
 
 
-def breakable(name: str) -> Markup:
+def breakable(name: str) -> str:
     """Return the HTML of a key or a metric, which may be broken after a slash, a dot or an underscore."""
-    return Markup(re.sub(r"([/._])(?=\w)", r"\1<wbr>", str(escape(name))))
+    return re.sub(r"([/._])(?=\w)", r"\1<wbr>", html.escape(name))
 
 
 def tiles(facts: Facts, whole: Goodput | None) -> dict[str, str]:
@@ -182,15 +164,6 @@ def tile_columns(count: int) -> int:
     return max(4, math.ceil(count / math.ceil(count / MOST_COLUMNS)))
 
 
-def slices(whole: Goodput) -> list[Slice]:
-    """Return the categories of the time, without negligible ones."""
-    return [
-        Slice(name, TITLES[name], 100 * seconds / whole.whole, seconds)
-        for name, seconds in whole.seconds.items()
-        if whole.whole and seconds / whole.whole >= 0.0005
-    ]
-
-
 def step_slices(facts: Facts) -> list[Slice]:
     """Return the categories of the training's time, as far as they are known."""
     spent = step_time(facts.attempts)
@@ -202,16 +175,7 @@ def step_slices(facts: Facts) -> list[Slice]:
         ("slow", "communication: waiting for the network and for other ranks", spent.others or 0.0),
         ("checkpoint", "checkpoints", spent.checkpoint),
     ]
-    return [Slice(name, word, 100 * s / spent.whole, s) for name, word, s in parts if s > 0]
-
-
-def gpu_rows(facts: Facts) -> list[GpuRow]:
-    """Return a row for each GPU of the job."""
-    gpus = [(node.host, gpu) for node in facts.nodes for gpu in node.gpus]
-    return [
-        GpuRow(host, g.index, g.sums.mean if g.sums else None, g.power.mean if g.power else None, g.memory)
-        for host, g in gpus
-    ]
+    return [(name, word, s) for name, word, s in parts if s > 0]
 
 
 def set_keys(run: RunDir) -> dict[str, tuple[str, str]]:
@@ -289,25 +253,10 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Content of the page.
+def render_comparison(content: Mapping[str, Any]) -> str:
+    """Return the page of several runs as HTML.
 
-    Attributes:
-        rows: a string for each name in `header`.
-        links: link of each row, relative to the page; empty for none.
-        best: number of the row that is marked as the best.
+    Args:
+        content: title, lead, header, rows, figures; links, one for each row, or ""; best, the number of the row that is marked, or None.
     """
-
-    title: str
-    lead: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    figures: Sequence[Figure]
-    links: Sequence[str] = ()
-    best: int | None = None
-
-
-def render_comparison(comparison: Comparison) -> str:
-    """Return the page as HTML."""
-    return environment().get_template("comparison.html.j2").render(page=comparison)
+    return environment().get_template("comparison.html.j2").render(page=content)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from train_anywhere.config.checks.strategy_table import LAUNCHERS
+from train_anywhere.config.checks.targets import global_batch
 from train_anywhere.config.cluster import SIGNAL_S, Cluster, Container, NodeType
 from train_anywhere.config.schema import Config, Paths
 from train_anywhere.distributed.layout import Layout, plan_layout, support
@@ -36,7 +37,7 @@ class Job:
         python: the interpreter of the ranks, as written in the script.
         run: the run folder; for an array, without the "-<member>" at the end.
         members: numbers of the members of an array; None for a single job.
-        batch: samples in one batch over all ranks.
+        batch: samples in one batch over all ranks; 0 if each rank has its own.
         framework: name for display; program for a program of `src/run.py`.
         counts: numbers of nodes that share the batch evenly, of those with which Slurm may start the job.
         command: script and arguments of a program that each rank starts instead of training.
@@ -206,7 +207,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         code=code,
         mounts=_mounts(config.container, config.paths, config.cluster.cache),
         members=tuple(members) if members is not None else None,
-        batch=config.data.batch_size,
+        batch=global_batch(config),
         framework="program" if config.program else config.framework,
         counts=counts,
         command=tuple(config.program.command),
@@ -220,7 +221,7 @@ def count_nodes(config: Config) -> tuple[int, ...]:
     devices, numbers = max(devices_per_node(config)), range(least, most + 1)
     if config.program.command or least == most:  # the batches of a program are its own
         return (*numbers,)
-    return tuple(n for n in numbers if config.data.batch_size % (devices * n) == 0) or (*numbers,)
+    return tuple(n for n in numbers if global_batch(config) % (devices * n) == 0) or (*numbers,)
 
 
 def devices_per_node(config: Config) -> tuple[int, ...]:

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.monitor.report.figures import drawable, figure, is_flat, metric_over_key
-from train_anywhere.monitor.report.page import NAME, Comparison, render_comparison
+from train_anywhere.monitor.report.page import NAME, render_comparison
 from train_anywhere.monitor.run_facts import MOST_CURVES
 from train_anywhere.runs.facts import Series, curves
 from train_anywhere.runs.folder import RunDir, sweep_folder
@@ -50,8 +51,8 @@ def sweep_lines(found: Sequence[RunEntry]) -> str:
     return "\n".join(shown)
 
 
-def comparison(title: str, reports: Sequence[Report]) -> Comparison:
-    """Return the content of the page."""
+def comparison(title: str, reports: Sequence[Report]) -> dict[str, Any]:
+    """Return the content of the page, see `render_comparison`."""
     keys = differing_keys([*reports])
     best = None
     with suppress(SubmitError):  # no metric in common
@@ -64,12 +65,12 @@ def comparison(title: str, reports: Sequence[Report]) -> Comparison:
         known = [(r.overrides, r.progress.metrics.get(best_metric)) for r in reports]
         points = [(words[key], y) for words, y in known if key in words and y is not None]
         over_keys += [drawn] if (drawn := metric_over_key(best_metric, key, points)) else []
-    return Comparison(
-        title=title,
-        lead=f"A sweep of {len(reports)} runs, {sum((r.state or r.written) == 'completed' for r in reports)} completed."
+    return {
+        "title": title,
+        "lead": f"A sweep of {len(reports)} runs, {sum((r.state or r.written) == 'completed' for r in reports)} completed."
         + (f" Bold: the best {best.metric}." if best else ""),
-        header=["run", *keys, *metrics, "state", "progress"],
-        rows=[
+        "header": ["run", *keys, *metrics, "state", "progress"],
+        "rows": [
             [
                 report.id.rpartition("-")[2],
                 *(report.overrides.get(key, "-") for key in keys),
@@ -79,7 +80,7 @@ def comparison(title: str, reports: Sequence[Report]) -> Comparison:
             ]
             for report in reports
         ],
-        figures=[
+        "figures": [
             *over_keys,
             *(
                 figure(name, drawn, "optimizer step")
@@ -87,9 +88,9 @@ def comparison(title: str, reports: Sequence[Report]) -> Comparison:
                 if len(drawn) > 1 or len(reports) == 1
             ),
         ],
-        links=[f"../{report.id}/{NAME}" if (report.path / NAME).is_file() else "" for report in reports],
-        best=next((n for n, report in enumerate(reports) if best and report.path == best.path), None),
-    )
+        "links": [f"../{report.id}/{NAME}" if (report.path / NAME).is_file() else "" for report in reports],
+        "best": next((n for n, report in enumerate(reports) if best and report.path == best.path), None),
+    }
 
 
 def curves_by_metric(reports: Sequence[Report], keys: Sequence[str]) -> dict[str, dict[str, Series]]:

@@ -237,7 +237,9 @@ def format_job(job: Job) -> str:
         "framework": job.framework,
         "strategy": job.strategy,
         "ranks": job.world_size,
-        "batch": f"{job.batch} in all, {job.batch / job.world_size:g} per rank",
+        "batch": f"{job.batch} in all, {job.batch / job.world_size:g} per rank"
+        if job.batch
+        else "each rank reads those of its loader",
     }
     if job.command:
         rows = {k: v for k, v in rows.items() if k not in ("framework", "strategy", "batch")}

@@ -13,7 +13,7 @@ import tensorflow as tf
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.checkpoints.recovery import open_checkpointer
 from train_anywhere.config.checks.monitors import describe_best_checkpoint
-from train_anywhere.config.schema import Config, Trainer
+from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import Splits
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.recorded import describe_data
@@ -56,7 +56,7 @@ from train_anywhere.training.plan import (
 )
 from train_anywhere.training.profile import StepProfile
 from train_anywhere.training.reporting.display import Display
-from train_anywhere.training.reporting.header import Header, cpu_name, peak_flops
+from train_anywhere.training.reporting.header import Header, cpu_name
 from train_anywhere.training.reporting.progress import Progress
 
 
@@ -264,7 +264,6 @@ def open_progress(
         plan,
         module.strategy.replicas,
         module.facts.get("unit", "samples"),
-        min_seconds=min_seconds_per_token(module, config.trainer),
         units_per_row=module.facts.get("units_per_row", 1),
         live=process.run.path if first and not fast else None,
         heartbeat=process.heartbeat,
@@ -323,13 +322,3 @@ def describe(module: Module, loader: Loader, strategy: Strategy, name: str, conf
         devices=strategy.replicas,
         strategy=name,
     )
-
-
-def min_seconds_per_token(module: Module, trainer: Trainer) -> float | None:
-    """Return the least seconds per token on a device, by its peak. None if it is unknown."""
-    flops, gpus = getattr(module.network, "flops_per_token", None), tf.config.list_physical_devices("GPU")
-    if not isinstance(flops, float) or module.facts.get("unit") != "tokens" or not gpus:
-        return None
-    chip = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "")
-    peak = peak_flops(chip, trainer.precision, trainer.tf32)
-    return flops / peak if peak else None

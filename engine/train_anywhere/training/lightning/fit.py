@@ -175,7 +175,6 @@ class Fit:
             plan,
             self.setup.devices,
             facts.get("unit", "samples"),
-            min_seconds=self.setup.min_seconds_per_token(),
             units_per_row=facts.get("units_per_row", 1),
             live=process.run.path if self._writes else None,
             heartbeat=process.heartbeat,

@@ -59,7 +59,7 @@ from train_anywhere.training.plan import (
     refuse_other_framework,
     validation_notes,
 )
-from train_anywhere.training.reporting.header import Header, cpu_name, peak_flops
+from train_anywhere.training.reporting.header import Header, cpu_name
 
 
 class Setup:
@@ -177,15 +177,6 @@ class Setup:
             devices=self.devices,
             strategy=self.strategy,
         )
-
-    def min_seconds_per_token(self) -> float | None:
-        """Return the least seconds per token by the GPU's peak, or None if it is not known."""
-        device, trainer = self.trainer.strategy.root_device, self.config.trainer
-        flops = getattr(getattr(self.module, "network", None), "flops_per_token", None)
-        if not isinstance(flops, float) or self.facts.get("unit") != "tokens" or device.type != "cuda":
-            return None
-        most = peak_flops(torch.cuda.get_device_name(device), trainer.precision, trainer.tf32)
-        return flops / most if most else None
 
 
 def make_setup(config: Config, topology: Topology) -> Setup:

@@ -1,9 +1,9 @@
-"""The lines at the start of a run, and the peak speed of chips."""
+"""The lines at the start of a run."""
 
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from train_anywhere.config.keys import MODULE, choice_name
 from train_anywhere.config.limits import MAX_COUNT
@@ -76,48 +76,3 @@ class Header:
 def cpu_name() -> str:
     """Return the kind of this machine's processor, such as `cpu (x86_64)`."""
     return f"cpu ({platform.machine()})"
-
-
-Precision = Literal["float32", "tf32", "16"]
-
-
-TFLOPS: dict[str, dict[Precision, float]] = {
-    "H200": {"float32": 67, "tf32": 494.7, "16": 989.5},
-    "GH200": {"float32": 67, "tf32": 494.7, "16": 989.5},
-    "H100": {"float32": 67, "tf32": 494.7, "16": 989.5},
-    "H100 PCIe": {"float32": 51, "tf32": 378, "16": 756},
-    "H100 NVL": {"float32": 60, "tf32": 417.5, "16": 835.5},
-    "A100": {"float32": 19.5, "tf32": 156, "16": 312},
-    "A40": {"float32": 37.4, "tf32": 74.8, "16": 149.7},
-    "A10": {"float32": 31.2, "tf32": 62.5, "16": 125},
-    "L40S": {"float32": 91.6, "tf32": 183, "16": 362},
-    "L4": {"float32": 30.3, "tf32": 60, "16": 121},
-    "T4": {"float32": 8.1, "16": 65},
-    "V100": {"float32": 15.7, "16": 125},
-    "V100 PCIe": {"float32": 14, "16": 112},
-}
-"""Dense peaks in 10^12 operations per second from NVIDIA's data sheet of each chip (https://resources.nvidia.com, "data sheet").
-
-Values that a data sheet marks with a star include sparsity and are halved here. "16" is bfloat16 and float16; on V100 and T4 only float16.
-"""
-
-
-NO_BFLOAT16 = ("V100", "V100 PCIe", "T4")
-
-
-def peak_flops(chip: str, precision: str, tf32: bool = False) -> float | None:
-    """Return the peak of multiplications and additions per second. None for an unknown chip.
-
-    `chip` is the driver's name, such as "NVIDIA A100-SXM4-80GB". With `tf32` float32 matrices are multiplied in TF32 (19 bits).
-    """
-    words = chip.upper().replace("-", " ").split()  # of "NVIDIA H100 80GB HBM3" or "Tesla V100-PCIE-16GB"
-    family = next((name for name in TFLOPS if " " not in name and name.upper() in words), None)
-    kinds = {"PCIE": f"{family} PCIe", "NVL": f"{family} NVL"}
-    name = next((kinds[word] for word in words if kinds.get(word) in TFLOPS), family)
-    no_bfloat16 = precision.startswith("bf16") and name in NO_BFLOAT16
-    if name is None or "MIG" in words or no_bfloat16 or precision == "64-true":
-        return None
-    kind: Precision = (
-        "16" if not precision.startswith("32") else "tf32" if tf32 and "tf32" in TFLOPS[name] else "float32"
-    )
-    return TFLOPS[name][kind] * 1e12

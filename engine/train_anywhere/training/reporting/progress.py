@@ -29,17 +29,13 @@ class Throughput:
     Args:
         rows: rows, or units, of one batch over all ranks; None if not known yet.
         unit: plural name of what is counted, such as "samples".
-        min_seconds: seconds that a device at its peak needs for one unit; None if unknown.
 
     Attributes:
         rows: rows, or units, of one batch over all ranks; 0 if not known yet.
     """
 
-    def __init__(
-        self, rows: float | None, world_size: int, unit: str, min_seconds: float | None = None
-    ) -> None:
-        self.rows = rows or 0.0
-        self.world_size, self.unit, self.min_seconds = world_size, unit, min_seconds
+    def __init__(self, rows: float | None, world_size: int, unit: str) -> None:
+        self.rows, self.world_size, self.unit = rows or 0.0, world_size, unit
         self.rates: list[float] = []
         self.seconds = 0.0
         self._batches = 0
@@ -70,15 +66,7 @@ class Throughput:
             return None
         mean, low, high = statistics.mean(self.rates), min(self.rates), max(self.rates)
         each = f", {mean / self.world_size:.1f} per device" if self.world_size > 1 else ""
-        return (
-            f"{mean:.1f} {self.unit}/s on average (from {low:.1f} to {high:.1f}){each}{self.peak_share(mean)}"
-        )
-
-    def peak_share(self, rate: float) -> str:
-        """Return the share of their peak that the devices reach as a phrase, or ""."""
-        if self.min_seconds is None:
-            return ""
-        return f", {100 * rate / self.world_size * self.min_seconds:.1f}% of the chip's peak"
+        return f"{mean:.1f} {self.unit}/s on average (from {low:.1f} to {high:.1f}){each}"
 
 
 class Clock:
@@ -135,7 +123,6 @@ class Progress:
         world_size: devices that share the global batch, for the speed.
         unit: plural name of what is counted in a batch, such as "samples".
         units_per_row: number of units in a row.
-        min_seconds: seconds that a device at its peak needs for one unit; None if unknown.
         live: run folder in which monitor/live.json is updated, also without a display; None to write none.
         heartbeat: state of this rank, for its waits for data and its efficiency.
         newest: returns the newest checkpoint in the run folder.
@@ -153,7 +140,6 @@ class Progress:
         plan: Plan,
         world_size: int = 1,
         unit: str = "samples",
-        min_seconds: float | None = None,
         live: Path | None = None,
         heartbeat: Heartbeat | None = None,
         newest: Callable[[], SavedCheckpoint | None] = lambda: None,
@@ -167,7 +153,7 @@ class Progress:
         self.display, self.plan, self.profile = display, plan, profile
         self.heartbeat = heartbeat or Heartbeat()
         rows = plan.batch_per_rank * world_size * units_per_row
-        self.throughput = Throughput(rows, world_size, unit, min_seconds)
+        self.throughput = Throughput(rows, world_size, unit)
         self.clock, self.requests = Clock(self.heartbeat), Requests(live)
         self._newest, self._steps_done = newest, steps_done
         self._at: tuple[int, int] | None = None
@@ -296,7 +282,7 @@ class Progress:
         parts = [f"epoch {epoch}{epochs}", f"step {self._steps()}{of}"]
         parts += [f"{name} {value:.4g}" for name, value in self.display.row().items()]
         if (rate := self.clock.rate(self.throughput.rows)) is not None:
-            parts.append(f"{rate:.0f} {self.throughput.unit}/s{self.throughput.peak_share(rate)}")
+            parts.append(f"{rate:.0f} {self.throughput.unit}/s")
         return parts
 
     def _batches_done(self) -> int:
