@@ -57,9 +57,8 @@ def test_code_of_the_user(make_config: MakeConfig) -> None:
     shown = facts(replace(lightning, resume="/results/digits/1"))
     assert shown["Model"] == "engine.tests.training.lightning.strangers.Plain"
     assert shown["Steps"] == "15 epochs"
-    data = make_config("data._target_=engine.tests.training.lightning.strangers.Rows")
     own = make_config("data._target_=examples.lightning_module.DigitsData", "data.batch_size=33")
-    assert (global_batch(data), global_batch(own)) == (data.data.batch_size, 0)
+    assert (global_batch(lightning), global_batch(own)) == (96, 0)
     assert shown["Optimizer"].startswith("torch.optim.RAdam, lr 0.001, schedule")
     assert shown["Optimizer"].endswith("unless the task has its own")
     assert shown["Run folder"] == "/results/digits/1"
