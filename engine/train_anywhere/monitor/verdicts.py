@@ -133,20 +133,15 @@ def communication_wait(facts: Facts) -> Iterator[str]:
         yield f"ranks waited {waited:.0%} of each step for the network and each other: use fewer devices, or a larger data.batch_size."
 
 
-def checkpoint_wait(facts: Facts) -> Iterator[str]:
-    """Report a long wait for checkpoints."""
+def lost_time(facts: Facts) -> Iterator[str]:
+    """Report steps that were trained twice after crashes, and a long wait for checkpoints."""
     found = goodput(facts.attempts)
-    if found and found.whole >= WARM_UP_S and found.seconds["checkpoint"] / found.whole > CHECKPOINT_SHARE:
-        share = found.seconds["checkpoint"] / found.whole
-        yield f"training waited {share:.0%} of the time for checkpoints: use checkpoint.interval=auto."
-
-
-def lost_work(facts: Facts) -> Iterator[str]:
-    """Report steps that were trained twice after crashes."""
-    found = goodput(facts.attempts)
-    if found and found.whole >= WARM_UP_S and found.seconds["lost"] / found.whole > LOST_SHARE:
-        share = found.seconds["lost"] / found.whole
+    if not found or found.whole < WARM_UP_S:
+        return
+    if (share := found.seconds["lost"] / found.whole) > LOST_SHARE:
         yield f"{share:.0%} of the time was spent on steps lost in a crash: save more often with checkpoint.interval=auto."
+    if (share := found.seconds["checkpoint"] / found.whole) > CHECKPOINT_SHARE:
+        yield f"training waited {share:.0%} of the time for checkpoints: use checkpoint.interval=auto."
 
 
 def idle_cpus(facts: Facts) -> Iterator[str]:
@@ -174,8 +169,7 @@ RULES: tuple[Rule, ...] = (
     idle_gpus,
     data_wait,
     communication_wait,
-    lost_work,
-    checkpoint_wait,
+    lost_time,
     memory_near_limit,
     idle_cpus,
 )
