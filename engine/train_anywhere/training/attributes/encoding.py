@@ -201,11 +201,11 @@ class Decoder:
         if kind in MAPPINGS:
             known = old if in_place else {}
             decoded = ((self._decode(key, None, path), item) for key, item in items)
-            new = {key: self._decode(item, known.get(key), path) for key, item in decoded}
+            entries = {key: self._decode(item, known.get(key), path) for key, item in decoded}
             if not in_place:
-                return base(new)
+                return base(entries)
             dict.clear(old)
-            (dict if isinstance(old, Counter) else type(old)).update(old, new)
+            (dict if isinstance(old, Counter) else type(old)).update(old, entries)
             return old
         known = list(old) if kind in ("list", "tuple") and isinstance(old, (list, tuple)) else []
         new = [self._decode(item, known[n] if n < len(known) else None, path) for n, item in enumerate(items)]
