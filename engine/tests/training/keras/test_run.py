@@ -273,10 +273,15 @@ def test_xla_computes_the_same(make_run) -> None:
     assert found[1] == pytest.approx(found[0], rel=1e-4)
 
 
-def test_calls_make_several_steps_unless_a_callback_looks_at_batches(make_run, monkeypatch) -> None:
-    """All that is due comes at its step: rows of metrics, checkpoints, validations, the end."""
+@pytest.mark.parametrize("quick", [True, False])
+def test_calls_make_several_steps_unless_a_callback_looks_at_batches(
+    make_run, monkeypatch, quick: bool
+) -> None:
+    """All that is due comes at its step: rows of metrics, checkpoints, validations, the end. Slow steps are made one by one."""
+    from train_anywhere.training.keras.loop import callbacks
     from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 
+    monkeypatch.setattr(callbacks, "QUICK_S", 9.0 if quick else 0.0)
     ends, original = list[int](), TrainingCallback.on_train_batch_end
 
     def counted(self: TrainingCallback, batch: int, logs: Any = None) -> None:
@@ -301,3 +306,29 @@ def test_calls_make_several_steps_unless_a_callback_looks_at_batches(make_run, m
     assert found[0][1] == found[1][1]
     assert [row["step"] for row in found[0][1]] == ["4", "8", "12", "16", "20", "24", "28", "32", "36", "36"]
     assert [row["step"] for row in found[0][1] if row["val/loss"]] == ["12", "24", "36"]
+
+
+@pytest.mark.parametrize("position", [(0, 17), (1, 5)])
+def test_a_signal_waits_for_one_slow_step(
+    make_run, signal_at, monkeypatch, position: tuple[int, int]
+) -> None:
+    """It does not wait for a call of 12 steps. The resumed run may make its steps in other calls, with the same bits."""
+    from train_anywhere.checkpoints.store import load_manifest
+    from train_anywhere.training.keras.loop import callbacks
+
+    words = (
+        *SMALL, "model=mlp", "model.dropout=0.3", "trainer.limit_train_batches=24", "trainer.max_epochs=2",
+        "trainer.log_every_n_steps=12",
+    )  # fmt: skip
+    config, whole = make_run(*words)
+    expected = run_keras(config, whole)
+    _, parts = make_run(*words)
+    monkeypatch.setattr(callbacks, "QUICK_S", 0.0)
+    epoch, batch = position
+    stopped = run_keras(config, parts, signal_at("_end_call", 24 * epoch + batch))
+    saved = load_manifest(Path(str(stopped.checkpoint)))
+    assert (stopped.state, saved.epoch, saved.batch) == ("preempted", *position)
+    monkeypatch.setattr(callbacks, "QUICK_S", 9.0)
+    ended = run_keras(config, open_run(parts.path))
+    assert_same_bits(expected.checkpoint, ended.checkpoint)
+    assert [row["val/loss"] for row in rows(parts)] == [row["val/loss"] for row in rows(whole)]

@@ -106,11 +106,11 @@ class Module:
                 apply.name += "."  # collectives of a new graph need new names
             self.make_functions()
 
-    def set_traced_flags(self) -> None:
-        """Set what is trainable as it was when the step was traced, before it is traced in this process."""
-        if self.flags is None:
-            self._own_flags = read_flags(self.model)
-            self.flags, self.saved_flags = self.saved_flags or self._own_flags, None
+    def set_traced_flags(self, again: bool = False) -> None:
+        """Set what is trainable as it was when the step was traced, before it is traced in this process, or traced `again`."""
+        if self.flags is None or again:
+            self._own_flags = self._own_flags or read_flags(self.model)
+            self.flags, self.saved_flags = self.flags or self.saved_flags or self._own_flags, None
             set_flags(self.model, self.flags)
 
     def set_own_flags(self) -> None:

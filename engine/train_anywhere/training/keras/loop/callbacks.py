@@ -9,6 +9,7 @@ reads `validation_freq` after each epoch, and returns the dict of logs that the 
 """
 
 import itertools
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -22,6 +23,9 @@ from train_anywhere.training.keras.dropin.gradients import set_flags
 from train_anywhere.training.keras.loop.step_work import StepWork
 from train_anywhere.training.keras.module import Module, to_numbers
 from train_anywhere.training.plan import is_multiple, validation_due
+
+QUICK_S = 1.0
+"""Seconds of a call of several steps above which the next ones are made one by one."""
 
 
 def to_keras_names(metrics: Mapping[str, float], prefixes: Mapping[str, str]) -> dict[str, float]:
@@ -56,25 +60,36 @@ class TrainingCallback(StepWork):
 
     def _skip(self, iterator: Iterator[Any]) -> Any:
         """Read the batches of a call that was made before the position, and train those after it."""
-        size = self.model.steps_per_execution
-        last = self._first + size >= self.plan.steps_per_epoch
-        known = self.epoch < self.position.epoch
-        left = self.position.batch // self.plan.accumulate - self._first
+        plan, position = self.plan, self.position
+        size = min(self.model.steps_per_execution, plan.steps_per_epoch - self._first)
+        known = self.epoch < position.epoch
+        over = position.batch >= plan.train_batches  # the last step may have fewer batches
+        left = (plan.steps_per_epoch if over else position.batch // plan.accumulate) - self._first
         if self.loader.is_read_again("train"):
-            deque(itertools.islice(iterator, size if known or last else min(size, left)), 0)
-        if known or (size < left and not last):
+            deque(itertools.islice(iterator, size if known else min(size, left)), 0)
+        if known or size < left:
             self._skipped = True
             return {}
         self._resume()
-        rest = [] if last else list(itertools.islice(iterator, size - left))
+        rest = list(itertools.islice(iterator, size - left))
         self._skipped = not rest
         return self.model.train_function(iter(rest)) if rest else {}
 
     def _resume(self) -> None:
         """Train from here on: `fit` has reached the position."""
         self.replaying = False
-        self.model.train_function, self.model.test_function = self._functions
+        self._set_functions()
         self._restore_counts()
+
+    def _set_functions(self) -> None:
+        """Set what `fit` and `evaluate` call for the batches of `steps_per_execution` steps."""
+        if self.replaying:
+            functions = self._skip, self._skip_test
+        elif self.paced:
+            functions = self._train_paced, self._test_paced
+        else:
+            functions = self._functions
+        self.model.train_function, self.model.test_function = functions
 
     def _skip_test(self, iterator: Iterator[Any]) -> Any:
         """Read the batches of a call of an earlier validation, if later ones depend on them."""
@@ -96,6 +111,56 @@ class TrainingCallback(StepWork):
         elif due:
             self.evaluate()
 
+    # ---- several steps in a call
+
+    def _steps_left(self) -> int:
+        """Return the number of steps of this call that are not trained."""
+        end = min(self._first + self.model.steps_per_execution, self.plan.steps_per_epoch)
+        return end - self.position.batch // self.plan.accumulate
+
+    def _end_call(self, steps: int, batch: int, logs: Any) -> None:
+        """Process the end of so many steps, of which `batch` is the last."""
+        self.heartbeat.computed(self.pace.seconds(self.heartbeat, steps))
+        self.module.set_own_flags()
+        self.module.logs, self._logged = logs, True
+        if self.train_hooks:
+            self._call("on_train_batch_end", batch, self.module.batch_logs())
+        self._end_step(steps)
+
+    def _train_paced(self, iterator: Iterator[Any]) -> Any:
+        """Make the steps of a call one by one until they are quick: a signal waits for one slow step, not for 32."""
+        train, steps, began = self._functions[0], self._steps_left(), time.monotonic()
+        if self._quick:
+            self.module.set_traced_flags(again=True)
+            logs = train(iterator)
+        for left in range(0 if self._quick else steps, 0, -1):
+            logs = train(iter([next(iterator)]))
+            if left == steps:
+                began = time.monotonic()  # the first one may be compiled before
+            if left > 1:
+                self._end_call(1, self._first + steps - left, logs)
+                if self.position.preempted or self.position.pending:
+                    self._skipped = True
+                    return logs
+                self.pace.start()
+                self.pace.ask()
+        to_numbers(logs)  # waits for the device
+        if steps > 1:
+            self._quick = time.monotonic() - began < QUICK_S
+        return logs
+
+    def _test_paced(self, iterator: Iterator[Any]) -> Any:
+        """Make the steps of a call of a validation, one by one until steps of the training are quick."""
+        test, size = self._functions[1], self.model.steps_per_execution
+        if self._quick:
+            return test(iterator)
+        logs = test(iter([next(iterator)]))
+        for data in itertools.islice(iterator, size - 1):
+            self.check_stop_flag()
+            self._leave_test()
+            logs = test(iter([data]))
+        return logs
+
     # ---- hooks of training
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -109,8 +174,7 @@ class TrainingCallback(StepWork):
             self.module.saved_flags = self.restored["traced"] or None
             self.states.restore(self.restored["callbacks"], self.module.strategy)
         self._functions = self.model.train_function, self.model.test_function
-        if self.replaying:
-            self.model.train_function, self.model.test_function = self._skip, self._skip_test
+        self._set_functions()
         self.observers.start(self.position.step)
         self.heartbeat.enter("step", "data")
 
@@ -140,14 +204,7 @@ class TrainingCallback(StepWork):
             self._read_validation(batch + 1)
             return
         if not skipped:
-            done = min(batch + 1, self.plan.steps_per_epoch)
-            steps = done - self.position.batch // self.plan.accumulate
-            self.heartbeat.computed(self.pace.seconds(self.heartbeat, steps))
-            self.module.set_own_flags()
-            self.module.logs, self._logged = logs, True
-            if self.train_hooks:
-                self._call("on_train_batch_end", batch, self.module.batch_logs())
-            self._end_step(steps)
+            self._end_call(self._steps_left(), batch, logs)
         if self.position.preempted:
             self.leave()
         if self.position.pending:

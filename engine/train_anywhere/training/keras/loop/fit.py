@@ -10,7 +10,7 @@ from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 from train_anywhere.training.keras.loop.step_work import Stopped
 
 MOST_STEPS = 32
-"""The most steps of a call, after each of which signals and requests are looked at."""
+"""The most steps of a call, after which signals and requests are looked at."""
 
 
 def fit(callback: TrainingCallback) -> None:
@@ -27,6 +27,7 @@ def fit(callback: TrainingCallback) -> None:
     own = module.model.steps_per_execution
     if own == 1:
         module.model.steps_per_execution = choose_steps(callback)
+        callback.paced = module.model.steps_per_execution > 1
     elif data["steps_per_epoch"]:  # `fit` would train more steps than these in the last call of an epoch
         module.model.steps_per_execution = divisor(plan.steps_per_epoch, own)
     validation = {}
