@@ -305,6 +305,7 @@ def test_every_other_command_is_known() -> None:
         "python -m train_anywhere doctor",
         "python -m train_anywhere index",  # this and the next one: tests/data/test_shards.py
         "'RUN=$(realpath'",
+        "mkdir results/latest/code",  # engine/tests/inference/test_alone.py
         "python pack.py",
         "python slurm/new_cluster.py",
         "source .venv/bin/activate",

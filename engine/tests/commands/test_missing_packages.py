@@ -17,7 +17,7 @@ DECLARED = tomllib.loads((ROOT / "engine/pyproject.toml").read_text())["project"
 OPTIONAL = {"pynvml", "horovod", "onnxruntime"}
 """Modules that the engine imports if they are installed."""
 INSTALLED = packages_distributions()
-WITH_ANOTHER = {"torchmetrics": "lightning"}
+WITH_ANOTHER = {"torchmetrics": "lightning", "lightning_utilities": "lightning"}
 """Modules that come with a package that is declared."""
 
 

@@ -1,6 +1,7 @@
 """`load_model` in another folder with the engine installed: trusted runs use their own code."""
 
-import shutil
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -38,10 +39,11 @@ def run_alone(
 
 @pytest.fixture
 def with_code(trained: Trained) -> RunDir:
-    """A run with the code that a job copies."""
-    run = trained(*SHORT)
-    for name in ("src", "configs"):
-        shutil.copytree(ROOT / name, run.path / "code" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    """A run with the committed code, by the command of its page."""
+    run, page = trained(*SHORT), (ROOT / "docs/how-to/use-a-trained-model.md").read_text()
+    (command,) = re.findall("^mkdir results/latest/code.*", page, re.M)
+    words = command.replace("results/latest", shlex.quote(str(run.path)))
+    subprocess.run(words, shell=True, cwd=ROOT, check=True)
     return run
 
 

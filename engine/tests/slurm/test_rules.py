@@ -22,7 +22,7 @@ from train_anywhere.training.preflight import data_problems
 MakeConfig = Callable[..., Config]
 
 REFUSED = {
-    "limits_of_a_node": ("cluster=narval trainer.devices=8", "use trainer.devices=4 trainer.nodes=2"),
+    "limits_of_a_node": ("cluster=narval trainer.devices=8 cluster.cpus_per_task=6", "use trainer.devices=4 trainer.nodes=2"),
     "limits_of_a_node: counts": ("cluster=trillium trainer.devices=3", "1 or 4 GPUs of a node; use trainer.devices=4"),
     "limits_of_a_node: CPUs": ("cluster=ibex strategy=horovod trainer.devices=8 cluster.cpus_per_task=6", "use cluster.cpus_per_task=5"),
     "limits_of_a_node: memory": ("cluster=ibex strategy=horovod trainer.devices=8 cluster.mem_per_gpu=90G", "cluster.mem_per_gpu=47G"),

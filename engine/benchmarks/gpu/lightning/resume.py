@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
+from torch._dynamo.utils import counters
 
 from benchmarks.gpu.lightning.training import STOP, fit, state
 from benchmarks.gpu.row import Place, Row, resumed, tried
@@ -38,6 +39,7 @@ def rows(place: Place) -> Iterator[Row]:
         if place.gpu or "16-mixed" not in name:
             yield tried(f"stopped and resumed: {name}", partial(_differs, place, words))
     yield tried("saved without compiling, resumed with it", lambda: _other(place))
+    yield tried("another node compiles nothing: cluster.cache", lambda: _kept(place))
 
 
 def _differs(place: Place, words: tuple[str, ...]) -> str | None:
@@ -52,3 +54,14 @@ def _other(place: Place) -> str | None:
     ended = fit(place.config(*words), run)
     right = ended.state == "completed" and ended.metrics["test/acc"] > 0.8
     return None if right else f"{ended.state}, test/acc {ended.metrics.get('test/acc')}"
+
+
+def _kept(place: Place) -> str | None:
+    """The second start finds the code of the first one, on the disk of another node."""
+    words = (*STEPS, *MLP, "trainer.compile=true", f"cluster.cache={place.folder}/cache")
+    for disk in ("one", "two"):
+        torch._dynamo.reset()
+        counters.clear()
+        fit(*place.run(*words, f"cluster.local_disk={place.folder}/{disk}"))
+    missed, found = (counters["inductor"][f"fxgraph_cache_{kind}"] for kind in ("miss", "hit"))
+    return None if found and not missed else f"{missed} graphs compiled, {found} found"

@@ -68,7 +68,7 @@ def limits_of_a_node(request: Request) -> Iterator[str]:
     elif node.counts and not {*job.devices} <= {*node.counts}:
         choices = " or ".join(map(str, node.counts))
         yield f"trainer.devices={gpus}, but {c.name} gives {choices} GPUs of a node; use trainer.devices={node.counts[-1]}."
-    elif node.cpus and job.cpus_per_node > node.cpus:
+    if node.cpus and job.cpus_per_node > node.cpus:
         yield (
             f"{ranks} ranks x cluster.cpus_per_task={job.cpus_per_task} are {job.cpus_per_node} CPUs per node, but {name} "
             f"gives {node.cpus}; use cluster.cpus_per_task={max(1, node.cpus // ranks)}."

@@ -45,7 +45,7 @@ def keep_compiled_code(config: Config, rank: int) -> Iterator[None]:
     if not config.trainer.compile or FOLDER in ENVIRON:  # torch sets it when it is imported
         yield
         return
-    before = os.environ.get(FOLDER, "")
+    before = os.environ.get(FOLDER)
     key, cache, folder = describe_machine(), config.cluster.cache, ""
     archive = Path(cache, "compiled", f"{key}.tar") if cache else None
     try:
@@ -60,7 +60,8 @@ def keep_compiled_code(config: Config, rank: int) -> Iterator[None]:
     try:
         yield
     finally:
-        os.environ[FOLDER] = before
+        del os.environ[FOLDER]
+        os.environ |= {FOLDER: before} if before else {}
     if archive and rank == 0:
         try:
             write_archive(archive, Path(folder))
