@@ -118,11 +118,14 @@ def _own_default(section: str, argument: str, otherwise: Any, *, _root_: Any) ->
 
 
 def _data_name(*, _root_: Any) -> str | None:
-    """Return the name of the data, or of the class or function that was typed in its place."""
+    """Return the name of the data, or of the class or function that was typed in its place. Raises InterpolationKeyError."""
     from omegaconf import OmegaConf
+    from omegaconf.errors import InterpolationKeyError
 
     group = "task" if OmegaConf.select(_root_, "data.name") == MODULE else "data"
     name, target = (OmegaConf.select(_root_, f"{group}.{key}") for key in ("name", TARGET))
+    if name is None:
+        raise InterpolationKeyError(f"Interpolation key '{group}.name' not found")
     target = target.get(_root_.framework) if OmegaConf.is_dict(target) else target
     return choice_name(name, target if isinstance(target, str) else None)
 
