@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from train_anywhere.config.command.compose import CONFIGS
 from train_anywhere.config.command.diagnose import KEYS
@@ -12,6 +13,7 @@ from train_anywhere.config.command.yaml_files import (
     HEADER,
     choice_problem,
     file_problems,
+    parse,
     read_as_typed,
     read_mapping,
     refuse_unusable_files,
@@ -104,6 +106,25 @@ def test_a_broken_default_is_named(tmp_path: Path) -> None:
         problem
         == f"{tmp_path}/model/cnn.yaml must contain keys, one `key: value` per line, but contains a list."
     )
+
+
+def bomb(levels: int = 9) -> str:
+    """YAML of few lines that stands for 10**levels values."""
+    lines = ["a0: &a0 [" + ", ".join("x" * 10) + "]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, levels)]
+    return "\n".join(lines) + "\n"
+
+
+def test_aliases_of_aliases_are_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(bomb())
+    with pytest.raises(
+        ConfigError, match=r"x.yaml, line 1: its aliases \(\*name\) stand for more than 100,000"
+    ):
+        read_mapping(tmp_path / "x.yaml")
+    with pytest.raises(yaml.YAMLError, match="its aliases"):
+        parse(bomb())
+    for text in ("a: &a {b: 1}\nc: *a\n", "a: '*'\n", bomb(3)):
+        assert parse(text)
 
 
 def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:

@@ -22,8 +22,9 @@ def test_a_line_breaks_between_words_below_its_start() -> None:
 
 def test_commands_and_quoted_phrases_stay_whole() -> None:
     assert fit(f"Next:          {COMMAND}", 70, 15) == f"Next:\n    {COMMAND}"
-    assert fit(f"It is complete. Next: {COMMAND}", 50).endswith(f"\n{COMMAND}")
-    assert fit(f"use `{COMMAND}`.", 50) == f"use\n`{COMMAND}`."
+    first, second = COMMAND.rsplit(" ", 1)
+    assert fit(f"It is complete. Next: {COMMAND}", 50).endswith(f"\n{first} \\\n{second}")
+    assert fit(f"use `{COMMAND}`.", 50) == f"use\n`{first} \\\n{second}`."
     assert fit("say `a b` again", 9) == "say `a b`\nagain"
 
 

@@ -56,6 +56,9 @@ def test_a_value_of_several_lines_stays_one_override(run: RunDir, make_run: Make
     assert read_overrides(again) == ["model=mlp", "seed=2"]
 
 
+BOMB = b"a: &a [1, 2]\n" + b"".join(b"%c: &%c [%s]\n" % (n, n, b"*%c, " % (n - 1) * 99) for n in b"bcde")
+"""Aliases of aliases, which stand for 200 million values."""
+
 DAMAGED = [
     ("config.yaml", b"a: [1\nb: 2", "is damaged (no YAML in line 2); restore"),
     ("config.yaml", b"\tname: x", "is damaged (no YAML in line 1); restore"),
@@ -63,6 +66,7 @@ DAMAGED = [
     ("config.yaml", b"", "is damaged (no configuration)"),
     ("config.yaml", b"- 1\n- 2\n", "is damaged (no configuration)"),
     ("config.yaml", b"[" * 100_000, "is damaged (no YAML"),
+    ("config.yaml", BOMB, "is damaged (no YAML"),
     ("overrides.txt", b"model=mlp\n\xff\xff\n", "is damaged (not UTF-8)"),
     ("run.json", b"{", "is damaged (no JSON); rename it to continue without the history that it holds."),
     ("run.json", b"\xff", "is damaged (not UTF-8); rename it"),

@@ -175,7 +175,7 @@ def _with_argument(problem: str, tree: Mapping[str, Any]) -> str:
 def fill_variables(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """Return the configuration with the values of the variables."""
     # the strings of a program are someone else's, which gets them as they are, and a note is text
-    return {k: v if k in ("program", "note") else _fill(v, k, problems) for k, v in tree.items()}
+    return {k: v if k in ("program", "note") else _fill(v, str(k), problems) for k, v in tree.items()}
 
 
 def _keep_reference(name: str, *default: str | None) -> str:

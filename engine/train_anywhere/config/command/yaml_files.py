@@ -27,6 +27,9 @@ ODD_NUMBER = re.compile(
 """Numbers of YAML 1.1 in base 8, 16, 2 and 60, such as the time 30:00, and those of more digits than Python reads: they are strings, as
 on the command line. https://yaml.org/type/int.html"""
 
+MAX_VALUES = 100_000
+"""Most values that aliases of YAML may stand for: ten lines of aliases of aliases can stand for billions."""
+
 WORDS = {"found character '\\t'": "a tab can't indent; use spaces"}
 """Clearer replacements for messages of PyYAML."""
 
@@ -98,11 +101,32 @@ def _load(file: TextIO) -> Any:
     return OmegaConf.create({} if tree is None else tree)
 
 
+def refuse_endless_aliases(root: yaml.Node | None) -> None:
+    """Raise YAMLError if some YAML has more than `MAX_VALUES` values after each alias is replaced."""
+    sizes: dict[int, int] = {}
+
+    def size(node: Any) -> int:
+        if id(node) not in sizes:
+            sizes[id(node)] = 1  # for an alias inside its own value
+            inner = node.value if isinstance(node, yaml.CollectionNode) else []
+            for entry in inner:
+                sizes[id(node)] += sum(map(size, entry if isinstance(entry, tuple) else [entry]))
+        return sizes[id(node)]
+
+    if root and size(root) > MAX_VALUES:
+        problem = f"its aliases (*name) stand for more than {MAX_VALUES:,} values"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=root.start_mark)
+
+
 def parse(text: str | TextIO) -> Any:
-    """Return YAML with values as on the command line. Raises YAMLError, also for a repeated key."""
+    """Return YAML with values as on the command line. Raises YAMLError, also for a repeated key or endless aliases."""
     from omegaconf._utils import get_yaml_loader
 
     class Loader(get_yaml_loader()):  # type: ignore[misc]
+        def construct_document(self, node: yaml.Node) -> Any:
+            refuse_endless_aliases(node)
+            return super().construct_document(node)
+
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             for key, value in node.value:
                 for one in value.value if isinstance(value, yaml.SequenceNode) else [value]:

@@ -14,6 +14,9 @@ PHRASE = re.compile(rf"(?<!\S)(?:`[^`]*`|'[^']*'|`?{CALL}.*)")
 COLUMN = re.compile(rf"{CALL}.*|\S+(?: (?!{CALL})\S+)*")
 """A command, or words with single blanks between them, such as `val/acc 0.9`."""
 
+SHELL_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|\S)+""")
+"""A word of a command, with the blanks in its quotes."""
+
 GLUE = "\0"
 """Stands for a blank at which a line is not broken."""
 
@@ -25,7 +28,9 @@ def terminal_width(stream: TextIO | None = None) -> int | None:
 
 
 def fit(text: str, width: int | None, column: int | None = None) -> str:
-    """Return the lines broken to at most `width` columns. Longer words and commands stay whole.
+    """Return the lines broken to at most `width` columns. Longer words stay whole.
+
+    A long command is continued after a backslash, so that it can be copied.
 
     Args:
         text: the lines, joined by newlines.
@@ -58,7 +63,7 @@ def _fit_line(line: str, width: int, column: int | None) -> str:
     lines = []
     if start.strip(" -") and column + longest > width:  # such as a command, which gets lines of its own
         lines, start = [start.rstrip()], " " * 4
-    lines += textwrap.wrap(
+    wrapped = textwrap.wrap(
         body,
         width,
         initial_indent=start,
@@ -66,7 +71,22 @@ def _fit_line(line: str, width: int, column: int | None) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return "\n".join(lines).replace(GLUE, " ")
+    for text in wrapped:
+        lines += _fit_command(text.replace(GLUE, " "), width)
+    return "\n".join(lines)
+
+
+def _fit_command(line: str, width: int) -> list[str]:
+    """Return a command that is too long in lines that end with a backslash, and other lines unchanged."""
+    found = re.match(rf" *(?=`?{CALL})", line)
+    if len(line) <= width or not found:
+        return [line]
+    lines = [""]
+    for part in SHELL_WORD.findall(line):
+        if lines[-1] and len(found[0] + lines[-1] + part) + 3 > width:
+            lines.append("")
+        lines[-1] += f" {part}" if lines[-1] else part
+    return [f"{found[0]}{one}" for one in " \\\n".join(lines).split("\n")]
 
 
 class FittedHelp(argparse.RawDescriptionHelpFormatter):

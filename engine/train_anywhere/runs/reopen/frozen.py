@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from train_anywhere.config.command.yaml_files import refuse_endless_aliases
 from train_anywhere.config.keys import CUSTOM, TARGET, flatten
 from train_anywhere.config.load import load, to_tree
 from train_anywhere.config.schema import Config
@@ -49,6 +50,8 @@ def read_frozen(run: RunDir) -> dict[str, Any]:
     """Return the configuration in config.yaml. Raises CheckpointError if it is damaged."""
     try:
         text = read_text(run.config)
+        if "*" in text:
+            refuse_endless_aliases(yaml.compose(text, Loader=yaml.SafeLoader))
         tree = load_yaml(text)
         if "*" in text and isinstance(tree, dict):
             flatten(tree)  # raises RecursionError for a section in itself

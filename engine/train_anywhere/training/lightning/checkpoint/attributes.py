@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Iterable
+from types import MethodType
 from typing import Any
 
 import lightning.pytorch as pl
@@ -24,7 +25,6 @@ OWN = {
 """Attributes of torch and Lightning in modules and data modules."""
 
 OWN_OPTIMIZER = {*vars(torch.optim.SGD([nn.Parameter(torch.zeros(1))]))}
-
 
 FEW = 1024
 """Number of values of a tensor that are compared. A change that torch counts is always found."""
@@ -111,7 +111,7 @@ class Torch(Framework):
         states = owner.metric_state if isinstance(owner, Metric) else {}
         found = {n: value for n, value in vars(owner).items() if n not in OWN and n not in states}
         # ddp sets the module's own `forward` as an attribute
-        found = {n: value for n, value in found.items() if getattr(value, "__self__", None) is not owner}
+        found = {n: v for n, v in found.items() if type(v) is not MethodType or v.__self__ is not owner}
         if isinstance(owner, (pl.LightningModule, pl.LightningDataModule)):
             found["hparams"] = owner.hparams
         if isinstance(owner, nn.Module):
