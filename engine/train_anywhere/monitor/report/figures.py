@@ -213,13 +213,9 @@ def with_gaps(points: Series) -> list[tuple[float, float | None]]:
     return found
 
 
-def chart(shown: Figure) -> str:
-    """Return the SVG of a line chart."""
-    curves, ticks = shown.curves, shown.ticks
-    exponents, figures = decades(curves) if shown.logarithmic else [0], digits(curves)
-    bottom = exponents[0]  # drawn as 0, at which pygal draws the axis
-    xs, ys = (widen(axis) for axis in zip(*curves[""], strict=True)) if shown.scattered else (None, None)
-    style = Style(
+def make_style(curves: int) -> Style:
+    """Return the colours and sizes of a chart, which the style sheet of the page has."""
+    return Style(
         background="transparent",
         plot_background="transparent",
         foreground="var(--text)",
@@ -227,15 +223,23 @@ def chart(shown: Figure) -> str:
         foreground_subtle="var(--faint)",
         guide_stroke_color="var(--rule)",
         major_guide_stroke_color="var(--rule)",
-        colors=tuple(f"var(--curve-{n})" for n in range(COLOURS)) * math.ceil(len(curves) / COLOURS),
+        colors=tuple(f"var(--curve-{n})" for n in range(COLOURS)) * math.ceil(curves / COLOURS),
         font_family="inherit",
         label_font_size=18,  # of a phone; style.css.j2 has that of wide screens
         major_label_font_size=18,
         title_font_size=18,
         stroke_width=2.5,
     )
+
+
+def chart(shown: Figure) -> str:
+    """Return the SVG of a line chart."""
+    curves, ticks = shown.curves, shown.ticks
+    exponents, figures = decades(curves) if shown.logarithmic else [0], digits(curves)
+    bottom = exponents[0]  # drawn as 0, at which pygal draws the axis
+    xs, ys = (widen(axis) for axis in zip(*curves[""], strict=True)) if shown.scattered else (None, None)
     drawn = pygal.XY(
-        style=style,
+        style=make_style(len(curves)),
         js=[],  # otherwise the page would load an external script
         width=500,
         height=280,

@@ -182,6 +182,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
     limits = [seconds for limit in (c.time, c.time_min) if limit and (seconds := units.seconds(limit))]
     warning = min([SIGNAL_S, *(max(1, seconds // 2) for seconds in limits)])
     gpus = config.trainer.accelerator != "cpu"
+    cluster = clean_environment.fill_account(clean_environment.apply_shell_options(c), gpus)
     typed = (c.cpus_per_task or 0) * max(most, packed)
     node = find_node_type(c, most, typed, _requested_memory(c, most, typed) or 0)
     # CPUs of each device, or of each member of those that are packed into a job
@@ -191,10 +192,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
     each *= 1 if packed > 1 else most // max(layout.ranks)
     return Job(
         name=config.name,
-        cluster=replace(
-            clean_environment.fill_account(clean_environment.apply_shell_options(c), gpus),
-            signal_seconds=c.signal_seconds or warning,
-        ),
+        cluster=replace(cluster, signal_seconds=c.signal_seconds or warning),
         node=node,
         layout=layout,
         gpus=gpus,

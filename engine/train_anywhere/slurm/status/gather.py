@@ -214,8 +214,7 @@ def make_report(
         where = process or "on this machine"
     else:
         state, info = find_runs.read_state(run, known) if known else ("", run.folder.read_info())
-        jobs = [*run.job_ids, *(["?"] if run.unclear or not run.job_ids else [])]
-        where = f"job {' -> '.join(jobs)} on {info.get('cluster')}"
+        where = f"job {' -> '.join([*run.job_ids, *'?'[: run.unclear or not run.job_ids]])} on {info.get('cluster')}"
     written = str(info.get("state", "nothing"))
     alive = (state or written) not in OVER
     waits = next((waiting[i] for i in run.job_ids if i in waiting), None) if state in WAITING else None

@@ -180,8 +180,7 @@ class KerasTraining(Training):
     def _open(self) -> TrainingCallback:
         """Open the checkpoints, restore the newest one, and open the progress and the metrics."""
         config, process, strategy = self.config, self.process, self.strategy
-        module, plan = self._module, self._plan
-        run, recorder = process.run, process.recorder
+        module, plan, run, recorder = self._module, self._plan, process.run, process.recorder
         writes = strategy.rank == 0 and not config.trainer.fast_dev_run
         checkpointer = open_checkpointer(config.checkpoint, run) if writes else None
         newest = self._newest = checkpointer.store.newest_good() if checkpointer else None
@@ -196,11 +195,11 @@ class KerasTraining(Training):
         self.stack.enter_context(checkpointer or nullcontext())
         self.stack.enter_context(progress)
         best = describe_best_checkpoint(config.task, config.checkpoint)
-        lines = [*header.lines(config, plan), *([best] if best else [])]
+        lines = [*header.lines(config, plan), best]
         lines += [resume_message(newest, config, plan, strategy.replicas)] if newest else []
         if state and state["devices"] != strategy.replicas:
             lines.append(device_count_message(state["devices"], strategy.replicas))
-        for line in lines:
+        for line in filter(None, lines):
             progress.note(line)
         if writes and recorder:
             known = describe_data(module.spec, module.facts)

@@ -55,12 +55,8 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
     whole = task_has_network(config.task, "keras")
     with strategy.scope(), dtype_policy(policy):
         model = network = make_model(config) if whole else make_network(config, splits)
-    if whole and batches_per_step(config) > 1:  # the model's step is a whole one
-        name = "micro_batch" if count_parts(config) > 1 else "accumulate_grad_batches"
-        raise ConfigError(
-            f"trainer.{name}={getattr(config.trainer, name)}, but task._target_={target} makes an optimizer step for each batch; use a "
-            "larger data.batch_size, or gradient_accumulation_steps of an optimizer that the model brings."
-        )
+    if whole:
+        refuse_accumulation(config)
     disable_graph_optimizer()
     loader = Loader(config, strategy, splits)
     train, val, test = (loader.count_batches(split) for split in ("train", "val", "test"))
@@ -76,8 +72,7 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
             compile_model(model, ours, target)
         spec = loader.spec("train")
         if isinstance(loader.splits["train"], Stream):  # data.batch_size has no effect on it
-            sizes = (one.shape[0] for one in tf.nest.flatten(spec) if one.shape.rank)
-            plan.batch_per_rank = next(sizes, None) or 0
+            plan.batch_per_rank = next((s.shape[0] for s in tf.nest.flatten(spec) if s.shape.rank), None) or 0
         optimizers = find_parts(model, keras.optimizers.Optimizer)
         refuse_sum_losses(model, optimizers, strategy)
         applies = [average_in_apply(o, strategy, n) for n, o in enumerate(optimizers)]
@@ -86,20 +81,11 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
         extra, notes, names = build_variables(model, target, config.optimizer.no_decay, applies, spec, other)
         if config.trainer.sync_batchnorm:
             synchronize_batch_norms(model, strategy)
-        module = Module(
-            model,
-            None if whole else network,
-            splits.facts,
-            strategy,
-            extra,
-            applies,
-            base,
-            spec,
-            plan.accumulate,
-            jit_compile=config.trainer.compile and not whole,
-        )
-    module.notes += [*loader.notes, *notes, *([NOT_COMPILED] if config.trainer.compile and whole else [])]
-    module.notes += [OLD_TASK.format(target)] if isinstance(model, OldTask) else []
+        own, parts = None if whole else network, plan.accumulate
+        form = (model, own, splits.facts, strategy, extra, applies, base, spec, parts)
+        module = Module(*form, jit_compile=config.trainer.compile and not whole)
+    module.notes += [*loader.notes, *notes, *[NOT_COMPILED] * (config.trainer.compile and whole)]
+    module.notes += [OLD_TASK.format(target)] * isinstance(model, OldTask)
     if ours is not None:
         refuse_unmatched(config.optimizer.groups, [v.path for v in model.weights])
     check_optimizers(config, module, ours, [apply.optimizer for apply in applies if apply.variables])
@@ -107,6 +93,17 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
         known = [f"{s}/{n}" for s, known in zip(("train", "val"), names, strict=False) for n in known]
         check_monitors(config, plan, known)
     return module, loader, plan
+
+
+def refuse_accumulation(config: Config) -> None:
+    """Raise ConfigError if steps have several batches: the step of a whole model is that of one."""
+    if batches_per_step(config) > 1:
+        name = "micro_batch" if count_parts(config) > 1 else "accumulate_grad_batches"
+        target = config.task.target["keras"]
+        raise ConfigError(
+            f"trainer.{name}={getattr(config.trainer, name)}, but task._target_={target} makes an optimizer step for each batch; use a "
+            "larger data.batch_size, or gradient_accumulation_steps of an optimizer that the model brings."
+        )
 
 
 def make_model(config: Config, **supplied: Any) -> keras.Model:
