@@ -4,6 +4,6 @@ discover    reads the variables that launchers set, and returns the `topology.To
 network     names, addresses and interfaces of nodes, and the variable that TensorFlow reads
 horovod     builds and initializes Horovod
 layout      strategy, devices and ranks of a run; the GPUs of this machine
-programs    runs the scheduler's clients, with a limit of time
+programs    runs the scheduler's clients, with limits of time and output
 packages    checks the packages of a framework, and whether Horovod fits them
 """

@@ -1,4 +1,4 @@
-"""Run a client of the scheduler (squeue, sbatch, qstat, ...) with a limit of time.
+"""Run a client of the scheduler (squeue, sbatch, qstat, ...) with limits of time and output.
 
 A client that can't be started or does not answer raises a `SchedulerError`; the caller interprets the answer.
 """
@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,12 @@ QUERY_TIMEOUT_S = 60.0
 
 SUBMIT_TIMEOUT_S = 120.0
 """Limit of a submission, which also waits for the site's plugins."""
+
+MAX_OUTPUT = 64 << 20
+"""Bytes; a client that prints more is killed, since it may never stop."""
+
+CHECK_EVERY_S = 0.2
+"""Seconds between checks of the amount that a client has printed."""
 
 MAX_QUOTED = 400
 """Characters of a client's message that an error of this project quotes."""
@@ -55,7 +62,7 @@ def run(
 
     Raises:
         SchedulerError: the client can't be started.
-        NoAnswerError: the client does not answer in time.
+        NoAnswerError: the client does not answer in time, or prints too much.
     """
     name, pipe = command[0], subprocess.PIPE
     # a file, because a pipe would have to be filled while the answer is read
@@ -79,9 +86,9 @@ def run(
                 why = f"{path or name} can't be started: {error.strerror}."
             raise SchedulerError(why) from None
     try:
-        out, err = process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
-        raise NoAnswerError(f"{name} did not answer within {limit:g} s and was killed.") from None
+        out, err = _read_output(process, limit)
+    except NoAnswerError as error:
+        raise NoAnswerError(f"{name} {error} and was killed.") from None
     finally:
         _end(process)
     return Answer(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
@@ -110,6 +117,19 @@ def describe_exit(answer: Answer) -> str:
 def client_environment() -> dict[str, str]:
     """Return an environment in which a client prints exactly what was requested, in English."""
     return {**{k: v for k, v in os.environ.items() if not CLIENT_OPTIONS.match(k)}, "LC_ALL": "C"}
+
+
+def _read_output(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes]:
+    """Return output and errors of a client. Raises NoAnswerError with a clause."""
+    deadline = time.monotonic() + limit
+    while True:
+        try:
+            return process.communicate(timeout=min(CHECK_EVERY_S, max(0.0, deadline - time.monotonic())))
+        except subprocess.TimeoutExpired as so_far:
+            if len(so_far.stdout or b"") + len(so_far.stderr or b"") > MAX_OUTPUT:
+                raise NoAnswerError(f"printed more than {MAX_OUTPUT >> 20} MiB") from None
+            if time.monotonic() >= deadline:
+                raise NoAnswerError(f"did not answer within {limit:g} s") from None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -28,7 +28,7 @@ CURVES: dict[str, Damage] = {
     "a step that is a word": "epoch,step,val/acc\n1,x,0.3\n",
     "bytes": b"\xff\xfe",
     "a FIFO": fifo,
-    "64 MiB of zeros": huge,
+    "64 MiB of zeros": lambda path: (path.write_bytes(b""), huge(path)),
 }
 INFO = {
     "hosts a number": {"hosts": 5},

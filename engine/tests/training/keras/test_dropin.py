@@ -74,14 +74,14 @@ def stop_at(monkeypatch: pytest.MonkeyPatch):
     def prepare(step: int) -> Stop:
         from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 
-        original = TrainingCallback.on_train_batch_end
+        original = TrainingCallback._end_call
 
-        def wrapped(self: object, *arguments: object) -> None:
-            if self.position.step < step <= self.position.step + self.model.steps_per_execution:
+        def wrapped(self: object, steps: int, *arguments: object) -> None:
+            if self.position.step < step <= self.position.step + steps:
                 os.kill(os.getpid(), signal.SIGUSR1)
-            original(self, *arguments)
+            original(self, steps, *arguments)
 
-        monkeypatch.setattr(TrainingCallback, "on_train_batch_end", wrapped)
+        monkeypatch.setattr(TrainingCallback, "_end_call", wrapped)
         return Stop().install()
 
     yield prepare
