@@ -49,6 +49,7 @@ from train_anywhere.launch.processes import (
     run_monitor,
     start_member,
 )  # fmt: skip
+from train_anywhere.runs.attempts import describe_exit_code
 from train_anywhere.runs.folder import (
     ATTEMPTS,
     RunDir,
@@ -307,7 +308,8 @@ def _run_together(
                 if (code := process.poll()) is not None:
                     del live[slot]
                     started[number] = replace(started[number], code=128 - code if code < 0 else code)
-                    note(number, started[number].run.read_info().get("state"))
+                    killed = describe_exit_code(128 - code) if code < 0 else ""  # run.json says that it runs
+                    note(number, killed or started[number].run.read_info().get("state"))
             free = next((n for n in range(slots) if n not in live), None)
             if free is not None and len(started) < len(members) and not received.numbers:
                 number, config = len(started), members[len(started)].config

@@ -25,6 +25,7 @@ from train_anywhere.launch import local_run
 from train_anywhere.launch.command import Checks
 from train_anywhere.launch.forkserver import Process
 from train_anywhere.launch.processes import ForkServers, start_member
+from train_anywhere.runs.attempts import describe_exit_code
 from train_anywhere.runs.folder import RunDir, claim, new_run_id, no_empty_folders, point_latest
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.reopen.resume import read_run_overrides, select_group_choices
@@ -224,13 +225,16 @@ def run_trials(config: Config, overrides: Sequence[str], folder: Path, at_once: 
                     live[slot] = number, process
                 time.sleep(POLL_S)
                 for slot, (number, process) in [*live.items()]:
-                    if process.poll() is None:
+                    if (code := process.poll()) is None:
                         continue
                     del live[slot]
                     run = members(folder)[number]
                     info = run.read_info()
                     if slots > 1:
-                        note(f"trial {number}: {info.get('state')}")
+                        killed = (
+                            describe_exit_code(128 - code) if code < 0 else ""
+                        )  # run.json says that it runs
+                        note(f"trial {number}: {killed or info.get('state')}")
                     if info.get("why") and not (run.path / TRIAL).exists():
                         for _, other in live.values():
                             other.send_signal(signal.SIGTERM)
