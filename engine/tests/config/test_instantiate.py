@@ -67,10 +67,10 @@ def test_hydra_s_own_keys(module: str) -> None:
 @pytest.mark.parametrize(
     "target, arguments, sentence",
     [
-        ("made_here.make", {}, "callbacks.mine: made_here.make(a, b, seed): missing a required argument: 'a'."),
+        ("made_here.make", {}, "callbacks.mine.a is missing: made_here.make needs it."),
         ("made_here.make", {"a": 1, "sed": 2}, "callbacks.mine.sed: made_here.make has no argument 'sed'. Did you mean 'seed'?"),
-        ("made_here.make", {"_args_": [1], "a": 2}, "callbacks.mine: made_here.make(a, b, seed): multiple values for argument 'a'."),
-        ("made_here.make", {"_args_": [1, 2, 3]}, "callbacks.mine: made_here.make(a, b, seed): too many positional arguments."),
+        ("made_here.make", {"_args_": [1], "a": 2}, "callbacks.mine.a is given twice: _args_ has it too."),
+        ("made_here.make", {"_args_": [1, 2, 3]}, "callbacks.mine._args_: made_here.make takes 2 arguments by position, not 3."),
         ("made_here.make", {"_partial_": True, "sed": 2}, "callbacks.mine.sed: made_here.make has no argument 'sed'. Did you mean 'seed'?"),
         ("made_here.mak", {}, "callbacks.mine._target_=made_here.mak: made_here has no mak. Did you mean 'make'?"),
         ("made_here.number", {}, "callbacks.mine._target_=made_here.number is a int, not a class or function."),

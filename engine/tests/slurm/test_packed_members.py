@@ -126,3 +126,21 @@ def test_members_share_this_machine(
     }
     single = train("cluster.members_per_node=2", f"paths.results={tmp_path / 'none'}")
     assert single.returncode == 2 and "several values with -m" in single.stderr
+
+
+def test_a_member_here_that_a_signal_kills_is_shown_with_it(
+    train: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    """Nothing can write its state into run.json."""
+    words = (
+        "-m",
+        "cluster.members_per_node=2",
+        "seed=1,2",
+        "callbacks.mine._target_=os.abort",
+        f"paths.results={tmp_path}",
+    )
+    done = train(*words)
+    assert done.returncode and "2 of 2 members failed: seed=1; seed=2" in done.stderr
+    assert {line[6:] for line in done.stdout.splitlines() if "signal" in line} == {
+        f"seed={n}: signal SIGABRT" for n in (1, 2)
+    }, done.stdout + done.stderr

@@ -75,28 +75,35 @@ def call(
     args, is_partial = arguments.get(ARGS) or [], arguments.get(PARTIAL)
     arguments = {k: v for k, v in arguments.items() if k not in HYDRA}
     try:
-        signature = inspect.signature(target)
+        parameters = inspect.signature(target).parameters
     except (TypeError, ValueError):  # a builtin without a signature
         bound = partial(target, *args, **{**supplied, **arguments})
         return bound if is_partial else bound()
-    parameters = signature.parameters
+    kinds = [p.kind for p in parameters.values()]
     by_place = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    filled = by_place[: len(args)]
     named = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    accepted = [name for name in named if name not in by_place[: len(args)]]
+    accepted = [name for name in named if name not in filled]
     # a seed does not replace the target's default: a fixed split stays the same in a sweep over seeds
     fixed = "seed" in accepted and parameters["seed"].default not in (None, inspect.Parameter.empty)
     taken = {n: v for n, v in supplied.items() if n in accepted and not (fixed and n == "seed")}
     given = {**taken, **arguments}
-    problems = [
+    anything = inspect.Parameter.VAR_KEYWORD in kinds
+    problems = [f"{where}.{name} is given twice: {ARGS} has it too." for name in filled if name in given]
+    if len(args) > len(by_place) and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        problems.append(
+            f"{where}.{ARGS}: {dotted} takes {len(by_place)} arguments by position, not {len(args)}."
+        )
+    problems += [
         f"{where}.{name}: {dotted} has no argument '{name}'{did_you_mean(name, accepted)}"
         for name in given
-        if name not in named and not any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        if name not in named and not anything
     ]
-    try:
-        if not problems:
-            (signature.bind_partial if is_partial else signature.bind)(*args, **given)
-    except TypeError as error:  # one is missing, given twice, or one too many is given by its place
-        problems = [f"{where}: {dotted}({', '.join(parameters)}): {error}."]
+    problems += [
+        f"{where}.{name} is missing: {dotted} needs it."
+        for name in accepted
+        if name not in given and not is_partial and parameters[name].default is inspect.Parameter.empty
+    ]
     if problems:
         raise ConfigError(*problems)
     bound = partial(target, *args, **given)

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -227,3 +228,20 @@ def test_the_newest_50_runs_are_listed_and_all_on_request(tmp_path: Path) -> Non
     assert numbers("--name", "old") == [*range(59, 9, -1)]
     assert numbers("--state", "failed") == [*range(119, 19, -2)]
     assert list_of(tmp_path, "--state", "failed").stderr.startswith("note: 10 older runs")
+
+
+def test_more_runs_cost_little(tmp_path: Path) -> None:
+    """Only the names of older runs are read."""
+    used = {}
+    for count in (50, 5000):
+        results = tmp_path / str(count)
+        for number in range(count):
+            run = results / "x" / f"20260101-{number:06}-aaaa"
+            run.mkdir(parents=True)
+            (run / "config.yaml").write_text("name: x\n")
+            (run / "run.json").write_text(json.dumps({"format": FORMAT, "state": "completed"}))
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert len(list_of(results).stdout.splitlines()) == 51
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used[count] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert used[5000] < 3 * used[50]

@@ -131,7 +131,7 @@ def figure(
 
 
 def choose_scale(title: str, values: Iterable[float]) -> tuple[str, bool]:
-    """Return the title, and whether the y axis is logarithmic, which the title says."""
+    """Return the title, and whether the y axis is logarithmic, which the title names."""
     known = [*values]
     wide = bool(known) and 0 < DECADES * min(known) < max(known)
     logarithmic = wide and any(name in title for name in LOGARITHMIC)
@@ -170,7 +170,7 @@ def metric_over_key(metric: str, key: str, values: Sequence[tuple[str, float]]) 
 
 
 def is_number(text: str) -> bool:
-    """Return whether a text is a finite number that can be drawn."""
+    """Return whether a string is a finite number that can be drawn."""
     try:
         return abs(float(text)) < LARGEST
     except ValueError:
@@ -195,7 +195,7 @@ def decades(curves: Mapping[str, Series]) -> list[int]:
 
 
 def digits(curves: Mapping[str, Series]) -> int:
-    """Return the significant digits that tell neighboring ticks of the y axis apart, at least 4."""
+    """Return the significant digits that distinguish neighboring ticks of the y axis, at least 4."""
     values = [y for points in curves.values() for _, y in points]
     spread, largest = max(values) - min(values), max(map(abs, values))
     return min(12, max(4, 2 + math.ceil(math.log10(largest / spread)))) if spread and largest else 4

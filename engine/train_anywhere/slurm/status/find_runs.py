@@ -228,7 +228,7 @@ def read_state(run: RunEntry, known: queue.JobStates) -> tuple[str, dict[str, An
     if not ended and (alive := [*known.active(run.job_ids).values()]):
         return ("running" if "RUNNING" in alive else alive[0].lower()), info
     newest = [*known.select(run.job_ids[-1:]).values()]
-    # a rank can't tell a cancellation from a preemption
+    # a rank can't distinguish a cancellation from a preemption
     if word == "preempted" and newest[-1:] == ["CANCELLED"]:
         return "cancelled", info
     if word not in ("queued", "running"):
