@@ -130,7 +130,7 @@ def read_picture(path: str | Path) -> np.ndarray:
 def torch_project(config: Any) -> Callable[[], Batches]:
     """Return a function that returns the batches (rows, labels) of an epoch from this project's loader."""
     from train_anywhere.distributed.topology import Topology
-    from train_anywhere.training.lightning.setup import make_setup
+    from train_anywhere.training.lightning.run import make_setup
 
     loader = make_setup(config, Topology(rank=0, world_size=1)).loaders.train
     return lambda: loader

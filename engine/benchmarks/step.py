@@ -88,7 +88,7 @@ class Clock:
 def batches(config: Any) -> Iterable[Any]:
     """Return the training batches from this project's loader."""
     from train_anywhere.distributed.topology import Topology
-    from train_anywhere.training.lightning.setup import make_setup
+    from train_anywhere.training.lightning.run import make_setup
 
     return make_setup(config, Topology(rank=0, world_size=1)).loaders.train
 

@@ -13,7 +13,7 @@ from train_anywhere.checkpoints.choice import init_problems
 from train_anywhere.errors import CheckpointError
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.lightning.weights import FileWeights, choose_names, plain_name
+from train_anywhere.training.lightning.weights import choose_names, plain_name, read_weight_files
 from train_anywhere.training.preflight import CHECKS
 
 from .conftest import SHORT, Evaluate, Trained
@@ -89,7 +89,7 @@ def test_init_with_a_checkpoint_of_lightning(trained: Trained, tmp_path: Path) -
 def test_files_of_old_torch_are_read(tmp_path: Path) -> None:
     file = tmp_path / "old.pth"
     torch.save({"weight": torch.ones(2)}, file, _use_new_zipfile_serialization=False)
-    assert FileWeights([file], {"weight": (2,)}).read("weight").tolist() == [1, 1]
+    assert read_weight_files([file], {"weight": (2,)})["weight"].tolist() == [1, 1]
 
 
 def safetensors_bytes(data: bytes) -> bytes:
@@ -152,9 +152,9 @@ def test_files_that_can_not_be_used_are_refused(trained: Trained, tmp_path: Path
     torch.save({"weight": print}, tmp_path / "code.pt")
     for name in ("damaged.ckpt", "code.pt"):
         with pytest.raises(CheckpointError, match=rf"{name} can't be read as weights: .*save its state_dict"):
-            FileWeights([tmp_path / name], {})
+            read_weight_files([tmp_path / name], {})
     with pytest.raises(CheckpointError, match="holds no weights by name"):
-        FileWeights([tmp_path / "list.pt"], {})
+        read_weight_files([tmp_path / "list.pt"], {})
 
 
 @pytest.mark.parametrize(

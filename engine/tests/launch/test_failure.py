@@ -291,3 +291,14 @@ def test_the_whole_traceback_is_kept_where_the_log_has_a_part(run: RunDir, capsy
     )
     assert "in raw_decode" in said and "in loads" not in said
     assert "in loads" in Path(file).read_text() and Path(file).parent == run.debug
+
+
+def test_a_gpu_without_free_memory_gets_the_key_to_type(run: RunDir, capsys: Capture) -> None:
+    import torch
+
+    (run.path / "config.yaml").write_text("data: {batch_size: 96}\ntrainer: {micro_batch: 48}\n")
+    report_failure(
+        run, Topology(), torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    )
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "CUDA out of memory" in printed and "Memory: trainer.micro_batch=24 computes" in printed

@@ -12,6 +12,7 @@ import numpy as np
 from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.schema import Config
 from train_anywhere.data.answers import flatten_arrays
+from train_anywhere.data.array_data import stack
 from train_anywhere.data.dataset import Arrays
 from train_anywhere.errors import ConfigError
 
@@ -82,10 +83,8 @@ class NewRows:
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> Arrays:
         """Return the rows, see `DataSet.read`."""
-        rows = [self.prepare(self.items[i]) for i in indices]
-        if isinstance(rows[0], Mapping):
-            return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
-        return tuple(np.stack(column) for column in zip(*rows, strict=True))
+        rows: Arrays = stack([self.prepare(self.items[i]) for i in indices])
+        return rows
 
 
 class Predictor:

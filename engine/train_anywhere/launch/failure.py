@@ -66,8 +66,6 @@ def closing_lines(run: RunDir, error: BaseException, report: Sequence[str] = ())
     """Return the lines after a traceback: error, run folder, report, and how to resume."""
     saved = any(path.name.isdecimal() for path in run.checkpoints.glob("*"))
     rows = {"Failed": describe_error(error)}
-    if snapshot := getattr(error, "memory_snapshot", None):
-        rows["GPU memory"] = f"{display_path(snapshot)}, shown by https://pytorch.org/memory_viz"
     if smaller := smaller_part(run, error):
         rows["Memory"] = f"trainer.micro_batch={smaller} computes each batch in parts, for the same gradient"
     rows |= {"Run folder": display_path(run.path)}

@@ -15,8 +15,7 @@ from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.launch.local_run import make_run
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.lightning.run import train
-from train_anywhere.training.lightning.setup import make_setup
+from train_anywhere.training.lightning.run import make_setup, train
 from train_anywhere.training.plan import build_network
 
 CLOCK = "callbacks.clock._target_=benchmarks.gpu.lightning.training.Ticks"

@@ -81,7 +81,7 @@ def test_the_weights_are_those_of_a_plain_trainer(
 
 def initial(module: Any, config: Config) -> Any:
     """The module as a rank makes it."""
-    from train_anywhere.training.lightning.checkpoint.position import seed_everything
+    from train_anywhere.data.torch.random_states import seed_everything
 
     seed_everything(config.seed)
     return module()

@@ -13,7 +13,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import STOPPED
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.lightning.workers import protect_workers
+from train_anywhere.training.lightning.loaders import protect_workers
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 
@@ -55,7 +55,7 @@ def test_workers_that_are_left_do_not_keep_the_process_from_ending() -> None:
     """An iterator may still be referenced at the end, as after a stop within an epoch."""
     program = (
         "from torch.utils.data import DataLoader\n"
-        "from train_anywhere.training.lightning.workers import WorkerInit\n"
+        "from train_anywhere.training.lightning.loaders import WorkerInit\n"
         "loader = DataLoader(range(100), num_workers=2, persistent_workers=True, worker_init_fn=WorkerInit(None))\n"
         "batches = iter(loader)\n"
         "next(batches)\n"

@@ -46,19 +46,12 @@ class Hide:
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Hide())
 """
-OTHER_VERSION = """
-import importlib.metadata as metadata
-known = metadata.version
-metadata.version = lambda name: "1.9.0" if name == "pytorch-lightning" else known(name)
-"""
 
 
-@pytest.mark.parametrize("hide", [HIDE, OTHER_VERSION])
+@pytest.mark.parametrize("hide", [HIDE, ""])
 def test_both_names_are_the_same_classes(hide: str, tmp_path: Path) -> None:
     (tmp_path / "user_code.py").write_text(USER_CODE)
     script = tmp_path / "program.py"
     script.write_text(PROGRAM.format(hide=hide))
     done = subprocess.run([sys.executable, script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    line = "pytorch_lightning 1.9.0 is installed, and lightning.pytorch"
-    assert (line in done.stdout) == (hide == OTHER_VERSION)

@@ -22,8 +22,6 @@ MakeRun = Callable[..., tuple[Config, RunDir]]
 NAMES = (
     "_results",
     "_logger_connector",
-    "_first_loop_iter",
-    "_should_check_val_fx",
     "_data_fetcher",
     "_broadcast_sigterm_tensor",
     "_seen_batches_per_dataloader",

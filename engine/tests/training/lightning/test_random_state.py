@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from train_anywhere.data.torch import random_states
-from train_anywhere.training.lightning.checkpoint.position import seed_everything
+from train_anywhere.data.torch.random_states import seed_everything
 
 
 def draw() -> tuple[float, float, float]:

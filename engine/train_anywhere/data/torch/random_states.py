@@ -1,5 +1,6 @@
 """Seed, save and restore the random states of Python, numpy and torch; see `data/order/random_numbers.py`."""
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +25,13 @@ def restore(states: States) -> None:
     """Set the random states of this process."""
     random_numbers.restore(states[0])
     torch.default_generator.set_state(states[1])
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python, numpy and torch on every device."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
 
 
 def reseed(*numbers: int) -> None:

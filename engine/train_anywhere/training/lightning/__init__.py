@@ -3,7 +3,7 @@
 setup            what a run needs, created from its configuration
 fit              one training: callbacks and loggers in the order in which Lightning calls them
 optim            the optimizer of the configuration and torch's schedules; `dropin` uses a user's module unchanged
-loaders          the loaders of this rank; `workers` are their processes
+loaders          the loaders of this rank, and their processes
 trainer          Lightning's Trainer without its signals, checkpoints and output
 hardware         TF32, channels-last weights, torch.compile, fused optimizers
 compiled_code    the code of torch.compile in `cluster.cache`, for starts on other nodes
@@ -19,9 +19,9 @@ User code may import `pytorch_lightning`: it gets the classes of `lightning.pyto
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from types import ModuleType
 
@@ -39,31 +39,13 @@ class OtherNames(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Put the module of `lightning` in the place of the other one."""
-        name = module.__name__
-        same = str(lightning_name(name))
-        __import__(same)
-        sys.modules[name] = sys.modules[same]
-        if name in PACKAGES:
-            note_other_version(name)
+        sys.modules[module.__name__] = import_module(str(lightning_name(module.__name__)))
 
 
 def lightning_name(name: str) -> str | None:
     """Return the name of a module in `lightning`, or None for another package."""
     package, _, rest = name.partition(".")
     return ".".join([PACKAGES[package], *rest.split(".")]).rstrip(".") if package in PACKAGES else None
-
-
-def note_other_version(package: str) -> None:
-    """Print a line on rank 0 if another version of the package is installed than is used."""
-    try:
-        installed, used = version(package.replace("_", "-")), version("lightning")
-    except PackageNotFoundError:
-        return
-    if installed != used and sys.modules[package].utilities.rank_zero_only.rank == 0:
-        print(
-            f"{package} {installed} is installed, and {PACKAGES[package]} {used} is used in its place.",
-            flush=True,
-        )
 
 
 def install() -> None:

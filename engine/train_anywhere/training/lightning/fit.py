@@ -1,8 +1,7 @@
 """One training by Lightning's Trainer: its progress, checkpoints, callbacks and loggers, and what it has reached."""
 
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import replace
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import lightning.pytorch as pl
@@ -15,19 +14,18 @@ from train_anywhere.checkpoints.recovery import open_checkpointer
 from train_anywhere.config.checks.monitors import describe_best_checkpoint
 from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.data.recorded import describe_data
+from train_anywhere.data.torch.random_states import seed_everything
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
-from train_anywhere.files.node_disk import find_run_folder, rank_folder
-from train_anywhere.job.rank_process import RankProcess
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.recorder import report_weights
 from train_anywhere.training.early_stopping import Timer
 from train_anywhere.training.event_files import EventFiles
-from train_anywhere.training.lightning.checkpoint.position import seed_everything
 from train_anywhere.training.lightning.checkpoint.rank_state import RankState
+from train_anywhere.training.lightning.checkpoint.restorer import FILE
 from train_anywhere.training.lightning.checkpoint.shards import METADATA, Shards
-from train_anywhere.training.lightning.checkpoint.state import FILE, CheckpointCallback, StateWriter
+from train_anywhere.training.lightning.checkpoint.state import CheckpointCallback, StateWriter
 from train_anywhere.training.lightning.dropin.loggers import RunLogger, listen
 from train_anywhere.training.lightning.dropin.model import (
     explain_lightning_errors,
@@ -47,12 +45,9 @@ from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 from train_anywhere.training.lightning.loop.early_stop import EarlyStop
 from train_anywhere.training.lightning.loop.over_ranks import OverRanks, refuse_different_weights
 from train_anywhere.training.lightning.loop.tensorboard import TensorBoard, TorchRecording
-from train_anywhere.training.lightning.setup import (
-    Setup,
-    load_initial_weights,
-)
+from train_anywhere.training.lightning.setup import Setup
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
-from train_anywhere.training.lightning.weights import find_adapters
+from train_anywhere.training.lightning.weights import find_adapters, load_initial_weights
 from train_anywhere.training.order import State
 from train_anywhere.training.plan import (
     refuse_other_framework,
@@ -69,28 +64,22 @@ EACH_BATCH = ("on_train_batch_start", "on_before_zero_grad", "on_before_backward
 
 
 class Fit:
-    """A training from the newest checkpoint, if there is one.
+    """A training from the newest checkpoint, if there is one. What it opens is closed with the stack of `setup`."""
 
-    Args:
-        stack: closes what this opens.
-    """
-
-    def __init__(
-        self, setup: Setup, module: pl.LightningModule, process: RankProcess, stack: ExitStack
-    ) -> None:
-        self.setup, self.module, self.process = setup, module, process
+    def __init__(self, setup: Setup, module: pl.LightningModule) -> None:
+        self.setup, self.module, self.process = setup, module, setup.process
         self.config = config = setup.config
         self.trainer, self.course = setup.trainer, setup.course
         self._writes = self.trainer.is_global_zero and not config.trainer.fast_dev_run
         self._sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
         self._checkpointer: AsyncCheckpointer | None = None
-        self.progress = stack.enter_context(self._open_progress())
+        self.progress = setup.stack.enter_context(self._open_progress())
         self.course.when_opened(self._print_header)
         self.writer = self._open_writer()
         self.seen = self._follow_checkpoints()
         self.metrics = self._make_metrics()
         self.checkpoints = CheckpointCallback(self.writer, self.metrics, self.seen)
-        stack.enter_context(self._checkpointer or nullcontext())
+        setup.stack.enter_context(self._checkpointer or nullcontext())
 
     def run(self) -> None:
         """Train. Raises TrainingStopped after a signal."""
@@ -163,7 +152,7 @@ class Fit:
         )
 
     def _open_progress(self) -> Progress:
-        config, process, plan, facts = self.config, self.process, self.setup.plan, self.setup.facts
+        config, process, plan, facts = self.config, self.process, self.setup.plan, self.setup.data.facts
         first, recorder = self.trainer.is_global_zero, process.recorder
         display = Display(config.monitor.progress if first else "none", plan.total_steps * plan.accumulate)
         profile = None
@@ -187,18 +176,14 @@ class Fit:
     def _print_header(self, batches: float) -> None:
         """Print and record the facts of the run, where it continues, and which checkpoint will be the best."""
         config, plan, note, ranks = self.config, self.setup.plan, self.progress.note, self.trainer.world_size
-        header, recorder = self.setup.header(), self.process.recorder
-        # a resumed run opens the loaders of its validation later
-        known = recorder.run.read_info().get("rows") or {} if recorder else {}
-        rows = {name: known.get(name) if count is None else count for name, count in header.rows.items()}
-        header = replace(header, rows=rows)
+        recorder = self.process.recorder
+        header = self.setup.header(recorder.run.read_info().get("rows") or {} if recorder else {})
         for line in header.lines(config, plan):
             note(line)
-        if self.process.recorder and self.progress.live:
+        if recorder and self.progress.live:
             places = self.trainer.strategy.training_loaders.places  # type: ignore[attr-defined]
             workers = [getattr(place.loader, "num_workers", 0) for place in places]
-            facts = header.record(config, plan) | {"own_workers": max(workers, default=None)}
-            self.process.recorder.record_facts(facts)
+            recorder.record_facts(header.record(config, plan) | {"own_workers": max(workers, default=None)})
         if uneven := uneven_rows_note("validation", header.rows.get("validation"), ranks):
             note(uneven)
         if self.writer.newest:
@@ -221,10 +206,7 @@ class Fit:
                 written, fix = ("whole", "ddp") if self._sharded else ("in shards", "fsdp")
                 raise CheckpointError(f"{saved.path} was written {written}; resume with strategy={fix}.")
             self.course.steps_done = saved.step
-        shards = None
-        if self._sharded:  # all ranks open them together
-            local = find_run_folder(run.path, self.config.checkpoint.local)
-            shards = Shards(run.checkpoints, rank_folder(local, self.trainer.global_rank) if local else None)
+        shards = Shards(run.checkpoints) if self._sharded else None  # all ranks open them together
         strategy.checkpoint_io = writer = StateWriter(self._checkpointer, shards, saved)
         return writer
 
@@ -252,7 +234,7 @@ class Fit:
         over_ranks = OverRanks(trainer, self.module, monitors) if several else None
         record: Callable[[Any], None] | None = None
         if self._writes and (recorder := process.recorder):
-            facts = self.setup.facts
+            facts = self.setup.data.facts
             record = lambda batch: recorder.record_facts(describe_data(batch, facts))  # noqa: E731
         metrics = MetricsCallback(config, self.course, self.progress, agreement, over_ranks, record)
         metrics.metrics |= saved.metrics if saved else {}

@@ -6,7 +6,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.fabric.utilities.types import Optimizable
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.strategies import Strategy
 from torch import nn, optim
@@ -16,21 +15,14 @@ from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrate
 
 
 class BFloat16(MixedPrecision):
-    """Precision bf16-mixed that clips gradients for a fused optimizer, as Lightning does not."""
+    """Precision bf16-mixed that clips gradients for a fused optimizer, as Lightning does only with float32."""
 
-    def __init__(self, device: torch.device) -> None:
-        super().__init__("bf16-mixed", device.type)
-
-    def clip_gradients(self, optimizer: Optimizable, *arguments: Any, **named: Any) -> None:
-        """Clip the gradients as with float32."""
-        Precision.clip_gradients(self, optimizer, *arguments, **named)
+    clip_gradients = Precision.clip_gradients
 
 
 def precision_arguments(name: str, device: torch.device) -> dict[str, Any]:
     """Return the arguments of Lightning's Trainer for `trainer.precision`."""
-    if name == "bf16-mixed":
-        return {"plugins": BFloat16(device)}
-    return {"precision": name}
+    return {"plugins": BFloat16(name, device.type)} if name == "bf16-mixed" else {"precision": name}
 
 
 def use_tf32(on: bool) -> None:

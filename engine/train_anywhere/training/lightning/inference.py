@@ -21,15 +21,14 @@ from train_anywhere.config.schema import Config
 from train_anywhere.data.answers import check_answers, flatten_arrays
 from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.open_data import open_splits
+from train_anywhere.data.torch.random_states import seed_everything
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.files.removal import print_once
-from train_anywhere.training.lightning.checkpoint.position import seed_everything
 from train_anywhere.training.lightning.checkpoint.restorer import WEIGHTS, read_checkpoint
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors, make_task
 from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
 from train_anywhere.training.lightning.loaders import Opener, find_source
-from train_anywhere.training.lightning.setup import load_initial_weights
 from train_anywhere.training.lightning.strategies.choose import make_strategy, pick_device
 from train_anywhere.training.lightning.strategies.hooks import add_left_out
 from train_anywhere.training.lightning.trainer import make_trainer
@@ -37,6 +36,7 @@ from train_anywhere.training.lightning.weights import (
     Adapters,
     add_adapters,
     find_adapters,
+    load_initial_weights,
     plain_name,
     refuse_other_weights,
     write_safetensors,
@@ -46,11 +46,8 @@ from train_anywhere.training.plan import build_network
 
 def as_numpy(tree: Any) -> Any:
     """Return the tree with numpy arrays in place of tensors, float32 for bfloat16."""
-
-    def array(value: Tensor) -> np.ndarray:
-        return (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
-
-    return apply_to_collection(tree, Tensor, array)
+    floats = apply_to_collection(tree, Tensor, lambda t: t.float() if t.dtype == torch.bfloat16 else t)
+    return apply_to_collection(floats, Tensor, lambda t: t.detach().cpu().numpy())
 
 
 def concatenate(batches: list[Any]) -> dict[str, np.ndarray]:
@@ -124,27 +121,25 @@ class TrainedModel:
     def predict_rows(self, rows: DataSet) -> Any:
         """Return what `predict_step` returns for rows of a data set, arrays [n, ...] by name."""
         loader = Opener(self.config, Topology(), lambda line: None).open_loader(rows, "predict")
-        return self._predict(self._make_trainer(), loader)
+        return self._predict(loader)
 
     def predict_arrays(self, array: np.ndarray) -> Any:
         """Return what the user's own module returns for rows [n, ...], batch by batch."""
-        module, batches = (
-            self.module,
-            torch.from_numpy(np.ascontiguousarray(array)).split(self.config.data.batch_size),
-        )
-        own = is_overridden("predict_step", module)
+        module, own = self.module, is_overridden("predict_step", self.module)
+        batches = torch.from_numpy(np.ascontiguousarray(array)).split(self.config.data.batch_size)
         with torch.inference_mode():
             answers = [module.predict_step(b, n) if own else module(b) for n, b in enumerate(batches)]
         return concatenate(answers)
 
     def predict_samples(self, samples: Iterable[Any]) -> Any:
         """Return what the user's `predict_step` returns for rows. Raises ConfigError without one."""
-        return self._predict(self._make_trainer(), DataLoader([*samples], self.config.data.batch_size))
+        return self._predict(DataLoader([*samples], self.config.data.batch_size))
 
     @explain_lightning_errors()
-    def _predict(self, trainer: pl.Trainer, loader: Any) -> dict[str, np.ndarray]:
+    def _predict(self, loader: Any) -> dict[str, np.ndarray]:
         self._require_predict_step()
-        answers: list[Any] = trainer.predict(self.module, **self._arguments(loader, "predict")) or []
+        arguments = self._arguments(loader, "predict")
+        answers: list[Any] = self._make_trainer().predict(self.module, **arguments) or []
         if isinstance(loader, list) and len(loader) > 1:
             answers = [batch for part in answers for batch in part]
         return concatenate(answers)
@@ -174,16 +169,16 @@ class TrainedModel:
     def list_splits(self, predicting: bool = False) -> list[str]:
         """Return the splits with data and, unless predicting, a step; the best one first."""
         source = self._source
-        able = [s for s, step in self._steps.items() if predicting or is_overridden(step, self.module)]
+        able = [split for split in ("test", "val", "train") if predicting or self._measures(split)]
         if source is None:
-            return [s for s in able if getattr(self.splits, s) is not None]
-        return [s for s in able if is_overridden(f"{s}_dataloader", source)]
+            return [split for split in able if getattr(self.splits, split) is not None]
+        return [split for split in able if is_overridden(f"{split}_dataloader", source)]
 
-    @property
-    def _steps(self) -> dict[str, str]:
-        """The step that measures each split. Training rows, without augmentation, have one only in a task with the network of `model`."""
-        train = "no step" if self.network is self.module else "validation_step"
-        return {"test": "test_step", "val": "validation_step", "train": train}
+    def _measures(self, split: str) -> bool:
+        """Return whether a step measures a split: training rows, without augmentation, only in a task with the network of `model`."""
+        if split == "train" and self.network is self.module:
+            return False
+        return is_overridden("test_step" if split == "test" else "validation_step", self.module)
 
     @property
     def _source(self) -> Any:
@@ -205,7 +200,7 @@ class TrainedModel:
         loader = self._open(split, trainer)
         limit = batches or getattr(self.config.trainer, f"limit_{split}_batches")
         trainer.limit_val_batches = trainer.limit_test_batches = limit
-        measures = is_overridden(self._steps[split], module)
+        measures = self._measures(split)
         if predicting:
             self._require_predict_step()
         elif not measures:
@@ -221,7 +216,7 @@ class TrainedModel:
             for n, v in logged.items()
             if n.removesuffix("_step") + "_epoch" not in logged
         }
-        return metrics, self._predict(trainer, loader) if predicting else None
+        return metrics, self._predict(loader) if predicting else None
 
     def _open(self, split: str, trainer: pl.Trainer) -> Any:
         """Return the loaders of a split, after the hooks of a user's module that make them. Raises ConfigError without any."""

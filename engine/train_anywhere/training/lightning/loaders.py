@@ -1,12 +1,18 @@
-"""The loaders of a run as this rank reads them."""
+"""The loaders of a run as this rank reads them, whose processes ignore the signals that stop training."""
 
 import inspect
+import multiprocessing
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import util
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities.seed import pl_worker_init_function
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import DataLoader, IterableDataset
@@ -21,7 +27,7 @@ from train_anywhere.data.torch.samples import Reader, is_map_style
 from train_anywhere.data.torch.user_loader import is_sharded, is_source, yields_batches
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.workers import WorkerInit
+from train_anywhere.job.rank_process import SIGNALS
 from train_anywhere.training.plan import count_parts, refuse_parts
 
 
@@ -189,3 +195,41 @@ def takes_batch_size(kind: Any) -> bool:
     """Return whether a data module takes a batch_size, which it gets as it is typed."""
     module = isinstance(kind, type) and issubclass(kind, pl.LightningDataModule)
     return module and "batch_size" in inspect.signature(kind).parameters
+
+
+@dataclass(frozen=True)
+class WorkerInit:
+    """The `worker_init_fn` of a loader: ignores stop signals, then calls the user's function."""
+
+    inner: Callable[[int], None] | None
+
+    def __call__(self, worker: int) -> None:
+        """Initialize worker number `worker`."""
+        for number in SIGNALS:  # workers are needed until training has stopped
+            signal.signal(number, signal.SIG_IGN)
+        if self.inner:
+            self.inner(worker)
+
+
+def protect_workers(loader: Any, rank: int) -> None:
+    """Let the workers of a user's loader ignore stop signals, which Slurm sends to them too."""
+    if not isinstance(loader, DataLoader) or not loader.num_workers:
+        return
+    inner = loader.worker_init_fn
+    if inner is None and int(
+        os.environ.get("PL_SEED_WORKERS", 0)
+    ):  # Lightning seeds only workers without a function
+        inner = partial(pl_worker_init_function, rank=rank)
+    if not isinstance(inner, WorkerInit):
+        loader.worker_init_fn = WorkerInit(inner)
+
+
+def kill_workers() -> None:
+    """Kill the remaining workers at exit. Python would wait for them, since they ignore SIGTERM."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report a crash
+    for worker in multiprocessing.active_children():
+        if worker.daemon:
+            worker.kill()
+
+
+util.Finalize(None, kill_workers, exitpriority=100)  # runs before Python waits for its children

@@ -40,9 +40,7 @@ def make_optimizer(
         ConfigError: a target is not an optimizer or a schedule, or accepts no learning rate or no clipping.
     """
     lr = chosen.lr if lr is None else lr
-    groups = (
-        named_groups(network, chosen, lr) if chosen.groups else parameter_groups(network, chosen.no_decay)
-    )
+    groups = make_groups(network, chosen, lr)
     if not isinstance(chosen, OtherOptimizer):
         options: dict[str, Any] = {"fused": can_fuse(network, precision) or None}
         options["weight_decay"] = chosen.weight_decay
@@ -61,51 +59,39 @@ def make_optimizer(
     return created
 
 
-def parameter_groups(network: nn.Module, no_decay: list[str]) -> list[dict[str, Any]]:
-    """Return all trainable parameters, those without weight decay in a second group.
-
-    A parameter has no weight decay if a string of `no_decay` is in its name or its layer's class, ignoring case.
-    """
-    groups: dict[bool, list[nn.Parameter]] = {False: [], True: []}
-    for name, parameter in network.named_parameters():
-        if parameter.requires_grad:
-            groups[_is_undecayed(network, name, no_decay)].append(parameter)
-    decayed: list[dict[str, Any]] = [{"params": groups[False]}] if groups[False] or not groups[True] else []
-    return [*decayed, {"params": groups[True], "weight_decay": 0.0}] if groups[True] else decayed
-
-
-def _is_undecayed(network: nn.Module, name: str, no_decay: list[str]) -> bool:
-    layer = network.get_submodule(name.rpartition(".")[0])
-    described = f"{name} {type(layer).__name__}".lower()
-    return any(word.lower() in described for word in no_decay)
-
-
 BASE_LR = "base_lr"
 """Key of a parameter group: its learning rate before the schedule and `optimizer.scale_lr`."""
 
 
-def named_groups(network: nn.Module, chosen: Optimizer, lr: float) -> list[dict[str, Any]]:
-    """Return all parameters by the patterns of `optimizer.groups`, unmatched ones first.
+def make_groups(network: nn.Module, chosen: Optimizer, lr: float) -> list[dict[str, Any]]:
+    """Return the trainable parameters, unmatched ones first, and those without weight decay last.
 
-    Frozen parameters are included, so that the groups stay the same when a hook or callback unfreezes them. `lr` is that of the
-    optimizer, scaled by `optimizer.scale_lr`. Raises ConfigError for a pattern that matches nothing.
+    A parameter has no weight decay if a string of `no_decay` is in its name or its layer's class, ignoring case. With `optimizer.groups`
+    each combination of its patterns is a group, and frozen parameters are included, so that the groups stay the same when a hook or
+    callback unfreezes them. `lr` is that of the optimizer, scaled by `optimizer.scale_lr`.
+
+    Raises:
+        ConfigError: a pattern matches nothing.
     """
-    named = dict(network.named_parameters())
+    named = {n: p for n, p in network.named_parameters() if chosen.groups or p.requires_grad}
     refuse_unmatched(chosen.groups, [*named])
     numbers = {id(group): number for number, group in enumerate(chosen.groups)}
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for name, parameter in named.items():
+        described = f"{name} {type(network.get_submodule(name.rpartition('.')[0])).__name__}".lower()
+        undecayed = any(word.lower() in described for word in chosen.no_decay)
         matching = matching_groups(chosen.groups, name)
-        undecayed = _is_undecayed(network, name, chosen.no_decay)
         key = (*(numbers[id(group)] for group in matching), undecayed)
         if key not in groups:
             own, decay = group_settings(matching)
-            base = chosen.lr if own is None else own
-            groups[key] = {"params": [], "lr": lr * base / chosen.lr if own else lr, BASE_LR: base}
+            groups[key] = {"params": []}
+            if chosen.groups:
+                base = chosen.lr if own is None else own
+                groups[key] |= {"lr": lr * base / chosen.lr if own else lr, BASE_LR: base}
             if undecayed or decay is not None:
                 groups[key]["weight_decay"] = 0.0 if undecayed else decay
         groups[key]["params"].append(parameter)
-    return [groups[key] for key in sorted(groups, key=lambda key: (len(key) > 1, key))]
+    return [groups[key] for key in sorted(groups, key=lambda key: (len(key) > 1, key))] or [{"params": []}]
 
 
 def apply_settings(chosen: Optimizer, precision: str, network: nn.Module, optimizer: optim.Optimizer) -> None:

@@ -29,18 +29,9 @@ def logged_values(trainer: pl.Trainer) -> dict[str, Any]:
 def continue_logging(trainer: pl.Trainer, batches: int) -> None:
     """Let Lightning add to the values of the `batches` before in this epoch, instead of starting with those of the next one."""
     with _feature("metrics of an interrupted epoch start anew"):
-        connector = trainer._logger_connector
-        connector.reset_results()
-        if batches and connector._first_loop_iter is None:
-            connector._first_loop_iter = batches == 1
-
-
-def validation_follows(trainer: pl.Trainer) -> bool:
-    """Return whether Lightning validates after the batch just trained."""
-    with _feature("the step before a validation is logged only if it is due"):
-        loop = trainer.fit_loop
-        return loop._data_fetcher is not None and loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
-    return False
+        trainer._logger_connector.reset_results()
+        for _ in range(min(batches, 2)):  # it tells the first batch of an epoch from later ones
+            trainer._logger_connector.on_batch_start(None)
 
 
 def reopen_loaders(trainer: pl.Trainer) -> None:

@@ -1,28 +1,27 @@
 """Train one rank with Lightning, from the configuration to the outcome."""
 
 import gc
-import pickle
 import traceback
 from collections.abc import Iterator
-from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import distributed
 
 from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import Splits
 from train_anywhere.data.torch.loader import BatchLoader, EpochSampler
+from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError, iterate_causes
-from train_anywhere.files.atomic import make_folder, write_atomic
-from train_anywhere.job.rank_process import RankProcess
-from train_anywhere.runs.attempts import Outcome, launch_id
+from train_anywhere.job.rank_process import RankProcess, Stop
+from train_anywhere.runs.attempts import Outcome
+from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning.compiled_code import keep_compiled_code
 from train_anywhere.training.lightning.fit import Fit
 from train_anywhere.training.lightning.setup import Setup
-from train_anywhere.training.order import State, Training, index_shards
+from train_anywhere.training.order import State, index_shards
 
 
 def train(config: Config, process: RankProcess) -> Outcome:
@@ -30,14 +29,14 @@ def train(config: Config, process: RankProcess) -> Outcome:
     index_shards(config, process)
     recorder = process.recorder
     try:
-        with keep_compiled_code(config, process.topology.rank):
+        with keep_compiled_code(config):
             outcome = LightningTraining(config, process).run()
     except BaseException as error:
         if recorder and recorder.steps_done:
             steps = recorder.steps_done()
             recorder.follow(lambda: steps)
-        save_memory_snapshot(process, error)  # while the frames hold their tensors
-        clear_frames(error)
+        for cause in iterate_causes(error):
+            traceback.clear_frames(cause.__traceback__)
         # destroying NCCL's group would wait for dead ranks, and it does not have Gloo's threads
         gloo = distributed.is_initialized() and distributed.get_backend() == "gloo"
         if gloo and not isinstance(error, KeyboardInterrupt):
@@ -49,49 +48,24 @@ def train(config: Config, process: RankProcess) -> Outcome:
     return outcome
 
 
-def save_memory_snapshot(process: RankProcess, error: BaseException) -> None:
-    """Write what is allocated on the GPU to RUN/debug, after it ran out of memory."""
-    if isinstance(error, torch.cuda.OutOfMemoryError):
-        file = process.run.debug / f"{launch_id()}-rank-{process.topology.rank}-memory.pickle"
-        with suppress(Exception):  # such as a full disk
-            make_folder(process.run.debug)
-            segments = torch.cuda.memory_snapshot()
-            write_atomic(file, pickle.dumps({"segments": segments, "device_traces": []}))
-            error.memory_snapshot = file  # for launch/failure.py
-
-
-class LightningTraining(Training):
+class LightningTraining(Setup):
     """A run with Lightning, in the steps that src/train.py calls."""
 
     _fit: Fit | None = None
 
-    def make_trainer(self) -> pl.Trainer:
-        """Return the Trainer, after the ranks have connected."""
-        self._setup = Setup(self.config, self.process.topology)
-        return self._setup.connect(self.process.heartbeat, self.process.run.path)
-
-    def open_data(self) -> Splits:
-        """Return the splits of `data=`. Raises DataError."""
-        return self._setup.open_data()
-
-    def make_model(self, data: Splits) -> pl.LightningModule:
-        """Return the module of `task=`. Raises ConfigError, DataError."""
-        self._data = data
-        return self._setup.make_module(data)
-
     def fit(self, trainer: pl.Trainer, model: pl.LightningModule, data: Splits) -> None:
         """Train from the newest checkpoint, if any. Raises TrainingStopped after a signal."""
-        self.refuse_others(trainer=(trainer, self._setup.trainer), data=(data, self._data))
+        self.refuse_others(trainer=(trainer, self.trainer), data=(data, self.data))
         self._fits = True
-        self._fit = Fit(self._setup, model, self.process, self.stack)
+        self._fit = Fit(self, model)
         self._fit.run()
 
     def test(self, trainer: pl.Trainer, model: pl.LightningModule, data: Splits) -> None:
         """Test the weights of the best checkpoint, or the current ones. Raises TrainingStopped."""
         if self._fit:
             self._fit.test()
-        elif self._setup.loaders.has("test") and is_overridden("test_step", model):
-            loaders = self._setup.loaders.arguments("test")
+        elif self.loaders.has("test") and is_overridden("test_step", model):
+            loaders = self.loaders.arguments("test")
             for values in trainer.test(model, **loaders, verbose=False):
                 self.log_test(values)
 
@@ -101,7 +75,7 @@ class LightningTraining(Training):
 
     def batches(self) -> Iterator[Any]:
         """Yield this rank's batches of training data without end. Raises ConfigError for other loaders."""
-        loader, loop = self._setup.loaders.train, self._own_loop()
+        loader, loop = self.loaders.train, self._own_loop()
         if not isinstance(loader, BatchLoader):
             raise ConfigError("this data has a loader of its own: iterate over it instead of run.batches().")
         assert isinstance(loader.sampler, EpochSampler)
@@ -114,17 +88,19 @@ class LightningTraining(Training):
 
     def any_rank(self, flag: bool) -> bool:
         """Return whether the flag is true on a rank. All ranks call this."""
-        return bool(self._setup.trainer.strategy.reduce_boolean_decision(flag, all=False))
+        return bool(self.trainer.strategy.reduce_boolean_decision(flag, all=False))
 
     def share(self, value: Any) -> Any:
         """Return the value of rank 0. All ranks call this."""
-        return self._setup.trainer.strategy.broadcast(value)
+        return self.trainer.strategy.broadcast(value)
 
 
-def clear_frames(error: BaseException) -> None:
-    """Clear the local variables in the tracebacks of an error and its causes."""
-    for cause in iterate_causes(error):
-        traceback.clear_frames(cause.__traceback__)
+def make_setup(config: Config, topology: Topology) -> Setup:
+    """Return what a run has before its training, for benchmarks and tests."""
+    setup = LightningTraining(config, RankProcess(RunDir(Path()), topology, Stop()))
+    setup.make_trainer()
+    setup.make_model(setup.open_data())
+    return setup
 
 
 def end_process_group() -> None:

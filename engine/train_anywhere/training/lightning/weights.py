@@ -1,4 +1,4 @@
-"""Weights from elsewhere: LoRA by peft, and files of other programs."""
+"""Weights from elsewhere: of another run, files of other programs, and LoRA by peft."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,14 +10,24 @@ from zipfile import is_zipfile
 import torch
 from torch import Tensor, nn
 
-from train_anywhere.checkpoints.choice import Shapes
+from train_anywhere.checkpoints.choice import Shapes, list_weight_files, read_chosen, select_weights
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.choices import Lora
 from train_anywhere.config.instantiate import explain_target_errors
-from train_anywhere.config.schema import Config
+from train_anywhere.config.schema import Config, Init
 from train_anywhere.distributed.packages import package_problem
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.files.terminal.printable import printable
-from train_anywhere.training.adapters import describe_base, hash_weights, refuse_other_base, select_layers
+from train_anywhere.runs.folder import open_run
+from train_anywhere.training.adapters import (
+    describe_base,
+    hash_weights,
+    refuse_adapters_alone,
+    refuse_other_base,
+    select_layers,
+)
+from train_anywhere.training.lightning.checkpoint.restorer import WEIGHTS, read_checkpoint
+from train_anywhere.training.plan import refuse_other_framework
 
 WRAPPERS = re.compile(r"^module\.|(?<![^.])_orig_mod\.")
 """Matches what DistributedDataParallel and torch.compile add to the names of weights."""
@@ -28,28 +38,62 @@ def plain_name(name: str) -> str:
     return WRAPPERS.sub("", name)
 
 
-class FileWeights:
-    """The weights in files, by the names of the weights of a model.
+def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each weight."""
+    return {name: tuple(tensor.shape) for name, tensor in weights.items()}
 
-    Attributes:
-        shapes: the shape of each weight. One that the model does not have keeps its name in the file.
+
+def load_initial_weights(init: Init, module: nn.Module, report: Callable[[str], None]) -> None:
+    """Load the weights that `init` names, if any, on every rank.
+
+    Raises:
+        CheckpointError: the weights can't be read, or do not fit.
+        ConfigError: the package safetensors is missing.
+    """
+    if init.run is None:
+        return
+    state, found, files = module.state_dict(), find_adapters(module), list_weight_files(init.run)
+    base = stored_base(state)
+    own = {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor) and name != base}
+    elsewhere = {name for name, tensor in own.items() if tensor.is_meta}  # fsdp: rank 0 has it
+
+    def read(saved: SavedCheckpoint) -> dict[str, Tensor]:
+        refuse_other_framework(saved, "lightning")
+        weights = read_checkpoint(saved.path, mmap=True, unread=elsewhere)[WEIGHTS]
+        return {name: tensor for name, tensor in weights.items() if isinstance(tensor, Tensor)}
+
+    stored = {} if files else read_chosen(open_run(init.run), init.checkpoint, read)
+    if base := stored_base(stored):
+        identity = read_base(stored.pop(base))
+        if found is None:
+            refuse_adapters_alone(init.run, identity[1])
+        else:
+            refuse_other_base(f"init.run={init.run}", identity, found[1].identity)
+        found = None  # its adapters are loaded, not its base
+    if found:
+        prefix, adapters = found
+        own = {prefix + name: tensor for name, tensor in adapters.base_weights().items()}
+    if files:
+        stored = read_weight_files(files, shapes_of(own))
+    taken = select_weights(shapes_of(own), shapes_of(stored), init, report)
+    if found:
+        adapters.set_base({name.removeprefix(prefix): stored[name] for name in taken})
+    else:
+        module.load_state_dict({name: stored[name] for name in taken if name not in elsewhere}, strict=False)
+
+
+def read_weight_files(files: Sequence[Path], own: Shapes) -> dict[str, Tensor]:
+    """Return the weights in files, by the names of a model with these shapes.
+
+    One that the model does not have keeps its name in the file.
 
     Raises:
         CheckpointError: a file can't be read, or holds more than tensors and numbers.
         ConfigError: the package safetensors is missing.
     """
-
-    def __init__(self, files: Sequence[Path], own: Shapes) -> None:
-        stored: dict[str, Tensor] = {}
-        for file in files:
-            stored |= _read_tensors(file)
-        rename = choose_names({n: tuple(t.shape) for n, t in stored.items()}, own)
-        self._tensors = {rename(name): tensor for name, tensor in stored.items()}
-        self.shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
-
-    def read(self, name: str) -> Tensor:
-        """Return one weight."""
-        return self._tensors[name]
+    stored = {name: tensor for file in files for name, tensor in _read_tensors(file).items()}
+    rename = choose_names(shapes_of(stored), own)
+    return {rename(name): tensor for name, tensor in stored.items()}
 
 
 def choose_names(stored: Shapes, own: Shapes) -> Callable[[str], str]:

@@ -108,41 +108,32 @@ def keep_plain_values(
 
     Raises CheckpointError if training needs one, or with `refuses` (`checkpoint.other_objects=refuse`) for one of a user's hook.
     """
+
+    def keep(value: Any, path: str, needed: bool) -> list[Any]:
+        """Return a value in a list, which is empty if it can't be kept."""
+        try:
+            return [_to_plain(value, path)]
+        except NotPlain as error:
+            if not needed:
+                report(
+                    f"left out of the checkpoints: {error}, which could not be read again without running code."
+                )
+                return []
+            fix = "; save its state_dict(), or use checkpoint.other_objects=leave_out"
+            raise CheckpointError(
+                f"a checkpoint can't hold {error}: it may hold only tensors, numbers, strings, lists and dicts, because reading "
+                f"anything else could run code{'' if path in NEEDED else fix}."
+            ) from error
+
     kept: dict[str, Any] = {}
     for key, value in checkpoint.items():
-        if key in OPTIONAL and isinstance(value, Mapping):
-            kept[key] = _keep_plain_entries(key, value, report)
-        elif key in TRUSTED:
+        if key in TRUSTED:
             kept[key] = value
-        elif refuses or key in NEEDED:
-            try:
-                kept[key] = _to_plain(value, key)
-            except NotPlain as error:
-                fix = (
-                    ""
-                    if key in NEEDED
-                    else "; save its state_dict(), or use checkpoint.other_objects=leave_out"
-                )
-                raise CheckpointError(
-                    f"a checkpoint can't hold {error}: it may hold only tensors, numbers, strings, lists and dicts, because reading "
-                    f"anything else could run code{fix}."
-                ) from error
+        elif key in OPTIONAL and isinstance(value, Mapping):
+            kept[key] = {k: plain for k, v in value.items() for plain in keep(v, f"{key}.{k}", False)}
         else:
-            kept |= _keep_plain_entries("", {key: value}, report)
-    return kept
-
-
-def _keep_plain_entries(
-    part: str, entries: Mapping[str, Any], report: Callable[[str], None]
-) -> dict[str, Any]:
-    kept = {}
-    for key, value in entries.items():
-        try:
-            kept[key] = _to_plain(value, f"{part}.{key}".lstrip("."))
-        except NotPlain as error:
-            report(
-                f"left out of the checkpoints: {error}, which could not be read again without running code."
-            )
+            for plain in keep(value, key, refuses or key in NEEDED):
+                kept[key] = plain
     return kept
 
 

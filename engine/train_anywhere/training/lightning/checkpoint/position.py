@@ -1,10 +1,6 @@
 """Where training resumes: Lightning's loop counters."""
 
-import random
 from typing import Any
-
-import numpy as np
-import torch
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.training.plan import Plan
@@ -55,10 +51,3 @@ def set_loop_counters(
 def _counters(ready: int, started: int, done: int) -> dict[str, Any]:
     counts = {"ready": ready, "started": started, "processed": done, "completed": done}
     return {"total": counts, "current": dict(counts)}
-
-
-def seed_everything(seed: int) -> None:
-    """Seed Python, numpy and torch on every device."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)

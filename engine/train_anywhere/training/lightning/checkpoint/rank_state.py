@@ -20,8 +20,7 @@ from train_anywhere.training.lightning.checkpoint.attributes import (
     to_tensor,
     waiting_gradients,
 )
-from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
-from train_anywhere.training.lightning.checkpoint.position import seed_everything
+from train_anywhere.training.lightning.checkpoint.restorer import as_checkpoint_error
 from train_anywhere.training.lightning.loop.course import Course
 from train_anywhere.training.lightning.private import continue_logging, logged_values, validated_batches
 from train_anywhere.training.plan import device_count_message
@@ -52,17 +51,15 @@ class RankState(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start a new stream of numbers if none was saved for this number of ranks."""
-        resumes = bool(self.saved_ranks)
-        if resumes and self.saved_ranks == trainer.world_size:
+        if self.saved_ranks == trainer.world_size:
             return
-        if resumes:
-            loader = getattr(trainer.train_dataloader, "dataset", None)
-            same_batch = isinstance(loader, Batches)
+        if self.saved_ranks:
+            same_batch = isinstance(getattr(trainer.train_dataloader, "dataset", None), Batches)
             self.report(device_count_message(self.saved_ranks, trainer.world_size, same_batch))
-        # rank 0 continues with the numbers that Lightning alone would draw
-        if trainer.global_rank or resumes:
+        # rank 0 of a new run continues with the numbers that Lightning alone would draw
+        if trainer.global_rank or self.saved_ranks:
             sequence = np.random.SeedSequence([self.seed, self.course.steps_done, trainer.global_rank])
-            seed_everything(int(sequence.generate_state(1)[0]))
+            random_states.seed_everything(int(sequence.generate_state(1)[0]))
 
     def keep_states(self, trainer: pl.Trainer) -> None:
         """Keep the state before a save or a validation, whose hooks may draw numbers and log values.
@@ -74,9 +71,24 @@ class RankState(pl.Callback):
     before_validation = keep_states
 
     def _read_state(self, trainer: pl.Trainer) -> dict[str, Any]:
-        attributes = self.attributes.save() if self.attributes else b""
-        gradients = {name: gradient.clone() for name, gradient in waiting_gradients(trainer).items()}
-        return {"attributes": to_tensor(attributes), "gradients": gradients, **_read_state(trainer)}
+        """Return the random states, what no state_dict holds, and the values that user code reads from the Trainer."""
+        module: Any = trainer.lightning_module
+        shown = {
+            kind: {n: v.detach() if isinstance(v, Tensor) else v for n, v in getattr(trainer, kind).items()}
+            for kind in SHOWN
+        }
+        return {
+            "attributes": to_tensor(self.attributes.save() if self.attributes else b""),
+            "gradients": {name: gradient.clone() for name, gradient in waiting_gradients(trainer).items()},
+            "random": random_states.pack(random_states.get_states()),
+            "validated": dict(validated_batches(trainer)),
+            "cuda": torch.cuda.get_rng_state(module.device) if module.device.type == "cuda" else None,
+            "metrics": {
+                name: {n: [*v] if isinstance(v, list) else v.clone() for n, v in metric.metric_state.items()}
+                for name, metric in _metrics(module).items()
+            },
+            "shown": shown,
+        }
 
     def release_states(self) -> None:
         """Forget the state that was kept."""
@@ -92,8 +104,8 @@ class RankState(pl.Callback):
         """Gather the states of all ranks."""
         strategy: Any = trainer.strategy
         logged, loaders = _logged_metrics(trainer), strategy.training_loaders.state()
-        own = {"logged": logged, **(self._kept or self._read_state(trainer)), "loader": loaders}
-        checkpoint["rank_states"] = gather(own, trainer)
+        state = self._kept or self._read_state(trainer)
+        checkpoint["rank_states"] = gather({**state, "logged": logged, "loader": loaders}, trainer)
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -128,7 +140,7 @@ class RankState(pl.Callback):
         module: Any = trainer.lightning_module
         continue_logging(trainer, trainer.fit_loop.epoch_loop.batch_progress.current.ready)
         logged_values(trainer).clear()  # Lightning refuses other arguments for a name
-        found = dict(_metrics(module))
+        found = _metrics(module)
         for name, state in saved["metrics"].items():
             for attribute, value in state.items() if name in found else ():
                 setattr(found[name], attribute, move_data_to_device(value, module.device))
@@ -150,12 +162,8 @@ class RankState(pl.Callback):
                     torch.cuda.set_rng_state(saved["cuda"])
 
 
-def _metrics(module: nn.Module) -> list[tuple[str, Metric]]:
-    return [(name, m) for name, m in module.named_modules() if isinstance(m, Metric)]
-
-
-def _metric_state(metric: Metric) -> dict[str, Any]:
-    return {n: [*v] if isinstance(v, list) else v.clone() for n, v in metric.metric_state.items()}
+def _metrics(module: nn.Module) -> dict[str, Metric]:
+    return {name: one for name, one in module.named_modules() if isinstance(one, Metric)}
 
 
 def _logged_metrics(trainer: pl.Trainer) -> list[dict[str, Any]]:
@@ -176,22 +184,6 @@ def _logged_metrics(trainer: pl.Trainer) -> list[dict[str, Any]]:
             entry |= {"value": metric.value, "size": getattr(metric, "cumulated_batch_size", None)}
         entries.append(entry)
     return entries
-
-
-def _read_state(trainer: pl.Trainer) -> dict[str, Any]:
-    """Return the random states, the states of torchmetrics, and the values that user code reads from the Trainer."""
-    module: Any = trainer.lightning_module
-    shown = {kind: getattr(trainer, kind) for kind in SHOWN}
-    return {
-        "random": random_states.pack(random_states.get_states()),
-        "validated": dict(validated_batches(trainer)),
-        "cuda": torch.cuda.get_rng_state(module.device) if module.device.type == "cuda" else None,
-        "metrics": {name: _metric_state(metric) for name, metric in _metrics(module)},
-        "shown": {
-            kind: {name: v.detach() if isinstance(v, Tensor) else v for name, v in values.items()}
-            for kind, values in shown.items()
-        },
-    }
 
 
 def _restore_logged(trainer: pl.Trainer, module: pl.LightningModule, entry: dict[str, Any]) -> None:
@@ -220,15 +212,14 @@ def _restore_logged(trainer: pl.Trainer, module: pl.LightningModule, entry: dict
 
 def unpack(state: Tensor) -> dict[str, Any]:
     """Return the state of a rank from its bytes, which `gather` returned."""
-    unpacked: dict[str, Any] = torch.load(io.BytesIO(state.numpy().tobytes()), weights_only=True)
-    return unpacked
+    return dict(torch.load(io.BytesIO(state.numpy().tobytes()), weights_only=True))
 
 
 def gather(own: dict[str, Any], trainer: pl.Trainer) -> list[Tensor]:
     """Return the state of each rank as bytes (uint8 [n]). All ranks must call it."""
     buffer = io.BytesIO()
     torch.save(own, buffer)
-    packed = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+    packed = to_tensor(buffer.getvalue())
     if trainer.world_size == 1:
         return [packed]
     device, strategy = trainer.strategy.root_device, trainer.strategy

@@ -1,85 +1,97 @@
-"""Read the weights of a checkpoint in one process."""
+"""Read the weights of a checkpoint in one process; errors at a damaged one, or one of another model."""
 
+import pickle
 import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint import TensorStorageMetadata
+from torch.distributed.checkpoint.api import CheckpointException
 
-from train_anywhere.errors import CheckpointError
+from train_anywhere.errors import CheckpointError, ProjectError
 from train_anywhere.files.copy_files import refuse_compressed
-from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
 from train_anywhere.training.lightning.checkpoint.shards import METADATA, ShardPlanner, ShardReader
-from train_anywhere.training.lightning.checkpoint.state import FILE
+
+FILE = "model.ckpt"
+"""Lightning's file in a checkpoint folder: weights, optimizer, schedule, loops, random states."""
 
 WEIGHTS = "state_dict"
 """Key of the weights, in whole and in sharded checkpoints."""
 
 
-def read_checkpoint(folder: Path, mmap: bool = False) -> dict[str, Any]:
+def read_checkpoint(folder: Path, mmap: bool = False, unread: Collection[str] = ()) -> dict[str, Any]:
     """Return the content of a checkpoint, with whole tensors on the CPU in its `state_dict`.
 
-    With `mmap`, tensors stay in the file until they are used. Raises CheckpointError for a damaged file, or one with other objects.
+    With `mmap`, tensors stay in the file until they are used. Of the weights in `unread` only the shape is needed: those of shards are
+    on the device "meta". Raises CheckpointError for a damaged file, or one with other objects.
     """
     file = folder / FILE
     with as_checkpoint_error(file):
         refuse_compressed(file)
         state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
         if (folder / METADATA).exists():
-            state[WEIGHTS] = _read_shards(folder)
+            state[WEIGHTS] = _read_shards(folder, unread)
         if not isinstance(state.get(WEIGHTS), dict):
             raise CheckpointError(f"{file} holds no weights.")
         return state
 
 
-class StoredWeights:
-    """The weights in a checkpoint folder, each of which is read when it is needed.
-
-    Raises:
-        CheckpointError: the checkpoint is damaged, or holds more than tensors and numbers.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._whole = folder, None
-        if (folder / METADATA).exists():
-            known = _tensors(ShardReader(folder).read_metadata())
-            self.shapes = {name: tuple(entry.size) for name, entry in known.items()}
-        else:
-            self._whole = read_checkpoint(folder, mmap=True)[WEIGHTS]
-            tensors = ((n, t) for n, t in self._whole.items() if isinstance(t, Tensor))
-            self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors}
-
-    def read(self, name: str) -> Tensor:
-        """Return one weight, whole. Raises CheckpointError if its shards are damaged."""
-        if self._whole is not None:
-            tensor: Tensor = self._whole[name]
-            return tensor
-        with as_checkpoint_error(self._folder):
-            return _read_shards(self._folder, name)[name]
-
-
-def _read_shards(folder: Path, name: str | None = None) -> dict[str, Tensor]:
-    """Return one weight, or all of them, from the shards of all ranks."""
-    reader = ShardReader(folder)
-    wanted = {n: e for n, e in _tensors(reader.read_metadata()).items() if name in (None, n)}
+def _read_shards(folder: Path, unread: Collection[str]) -> dict[str, Tensor]:
+    """Return the weights from the shards of all ranks."""
+    reader, start = ShardReader(folder), f"{WEIGHTS}."
+    entries = {
+        name.removeprefix(start): entry
+        for name, entry in reader.read_metadata().state_dict_metadata.items()
+        if name.startswith(start) and isinstance(entry, TensorStorageMetadata)
+    }
     stored = sum(file.stat().st_size for file in folder.glob("*.distcp"))
-    if sum(m.size.numel() * m.properties.dtype.itemsize for m in wanted.values()) > stored:
+    if sum(e.size.numel() * e.properties.dtype.itemsize for e in entries.values()) > stored:
         raise CheckpointError(f"{folder / METADATA} names more weights than its files hold; it is not read.")
-    weights = {name: torch.empty(m.size, dtype=m.properties.dtype) for name, m in wanted.items()}
+    weights = {
+        name: torch.empty(e.size, dtype=e.properties.dtype, device="meta" if name in unread else None)
+        for name, e in entries.items()
+    }
     with warnings.catch_warnings():
         # reading in one process is intended
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        dcp.load({WEIGHTS: weights}, storage_reader=reader, planner=ShardPlanner(), no_dist=True)
+        read = {WEIGHTS: {name: tensor for name, tensor in weights.items() if name not in unread}}
+        dcp.load(read, storage_reader=reader, planner=ShardPlanner(), no_dist=True)
     return weights
 
 
-def _tensors(metadata: Metadata) -> dict[str, TensorStorageMetadata]:
-    start = f"{WEIGHTS}."
-    return {
-        name.removeprefix(start): entry
-        for name, entry in metadata.state_dict_metadata.items()
-        if name.startswith(start) and isinstance(entry, TensorStorageMetadata)
-    }
+@contextmanager
+def as_checkpoint_error(path: object) -> Iterator[None]:
+    """Turn any error of torch or Lightning at an unexpected file into a CheckpointError."""
+    try:
+        yield
+    except ProjectError:
+        raise
+    except CheckpointException as error:
+        raise _to_checkpoint_error(path, next(cause for cause, _ in error.failures.values())) from error
+    except Exception as error:
+        raise _to_checkpoint_error(path, error) from error
+
+
+def _to_checkpoint_error(path: object, error: BaseException) -> ProjectError:
+    if isinstance(error, ProjectError):
+        return error
+    if isinstance(error, pickle.UnpicklingError):
+        return CheckpointError(
+            f"{path} is damaged, or holds more than tensors and numbers; it is not read, because that could run code. "
+            "Move its folder away to resume from the checkpoint before it."
+        )
+    if "loading state_dict" in str(error):
+        lines = " ".join(line.strip() for line in str(error).splitlines()[1:])
+        return CheckpointError(
+            f"{path} holds the weights of another model: {lines} Use the code and the configuration that wrote it."
+        )
+    message = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return CheckpointError(
+        f"{path} can't be resumed: {message} It is damaged, or was written with another model or version. "
+        "Move its folder away to resume from the checkpoint before it."
+    )

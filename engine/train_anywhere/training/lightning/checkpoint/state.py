@@ -26,12 +26,14 @@ from train_anywhere.training.lightning.checkpoint.position import (
     resume_position,
     set_loop_counters,
 )
+from train_anywhere.training.lightning.checkpoint.restorer import FILE
 from train_anywhere.training.lightning.checkpoint.shards import Shards
 from train_anywhere.training.lightning.dropin.trainable import repeat_start_hooks, skip_batches
 from train_anywhere.training.lightning.dropin.validated_weights import (
     ValidatedWeights,
     Weights,
     overrides,
+    user_hooks,
     with_training_weights,
     with_validated_weights,
 )
@@ -44,17 +46,10 @@ from train_anywhere.training.lightning.loop.steps import (
     newest_epoch,
     steps_are_over,
     training_loaders,
-)
-from train_anywhere.training.lightning.private import (
-    logged_values,
-    reopen_loaders,
     validation_follows,
-    without_max_steps,
 )
+from train_anywhere.training.lightning.private import logged_values, reopen_loaders, without_max_steps
 from train_anywhere.training.plan import is_multiple
-
-FILE = "model.ckpt"
-"""Lightning's file in a checkpoint folder: weights, optimizer, schedule, loops, random states."""
 
 
 class CheckpointCallback(pl.Callback):
@@ -162,22 +157,18 @@ class CheckpointCallback(pl.Callback):
                 f"configure_optimizers returns a {type(watching[0].scheduler).__name__} that watches {watching[0].monitor} with "
                 "interval='step', and a checkpoint within an epoch would hold its state of the previous step; use interval='epoch'."
             )
-        added = (
-            c for c in trainer.callbacks if not type(c).__module__.startswith("train_anywhere.training.")
-        )
-        users, data = [pl_module, *added], trainer.datamodule
-        hooks = [(one, "on_load_checkpoint") for one in users] + ([(data, "load_state_dict")] if data else [])
-        choice = self.config.checkpoint.other_objects
-        restores = any(overrides(*hook) for hook in hooks)
+        data, choice = trainer.datamodule, self.config.checkpoint.other_objects
+        restores = bool(data) and overrides(data, "load_state_dict")
+        restores = restores or user_hooks(trainer, "on_load_checkpoint")
         self.writer.refuse_objects(choice == "refuse" or (choice is None and restores))
-        if not data and not any(overrides(one, "on_save_checkpoint") for one in users):
-            return
-        with random_states.preserve(), _metrics_kept(trainer):
-            checkpoint = dict[str, Any]()
-            trainer.save_checkpoint(FILE, weights_only=True, storage_options=checkpoint.update)
-            for callback in users[1:]:
-                callback.on_save_checkpoint(trainer, pl_module, checkpoint)
-        self.writer.plain(checkpoint)
+        if data or user_hooks(trainer, "on_save_checkpoint"):
+            with random_states.preserve(), _metrics_kept(trainer):
+                checkpoint = dict[str, Any]()
+                trainer.save_checkpoint(FILE, weights_only=True, storage_options=checkpoint.update)
+                for callback in trainer.callbacks:
+                    if not type(callback).__module__.startswith("train_anywhere."):
+                        callback.on_save_checkpoint(trainer, pl_module, checkpoint)
+            self.writer.plain(checkpoint)
 
     def between_steps(self, trainer: Any) -> None:
         """Save or raise TrainingStopped if due, after a batch and a validation within the epoch."""

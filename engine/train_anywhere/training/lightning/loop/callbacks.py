@@ -18,9 +18,14 @@ from train_anywhere.training.lightning.loop.agreement import Agreement
 from train_anywhere.training.lightning.loop.clock import Clock
 from train_anywhere.training.lightning.loop.course import Course
 from train_anywhere.training.lightning.loop.over_ranks import OverRanks, refuse_different_weights
-from train_anywhere.training.lightning.loop.steps import accumulates, is_last_batch, is_stopping, newest_epoch
+from train_anywhere.training.lightning.loop.steps import (
+    accumulates,
+    is_last_batch,
+    is_stopping,
+    newest_epoch,
+    validation_follows,
+)
 from train_anywhere.training.lightning.loop.training_check import TrainingCheck
-from train_anywhere.training.lightning.private import validation_follows
 from train_anywhere.training.plan import is_multiple
 from train_anywhere.training.reporting.progress import Progress
 

@@ -1,5 +1,6 @@
 """Where in an epoch the Trainer is, from the counters that it shows."""
 
+import math
 from typing import Any
 
 import lightning.pytorch as pl
@@ -35,6 +36,20 @@ def is_stopping(trainer: pl.Trainer) -> bool:
     loop = trainer.fit_loop
     epochs, steps = loop.epoch_progress.current.processed, trainer.global_step
     return trainer.should_stop and epochs >= (loop.min_epochs or 0) and steps >= (loop.min_steps or 0)
+
+
+def validation_follows(trainer: pl.Trainer) -> bool:
+    """Return whether Lightning validates after the batch just trained, as its training loop decides."""
+    every, batches, loop = trainer.check_val_every_n_epoch, trainer.val_check_batch, trainer.fit_loop
+    if not trainer.enable_validation or (every and (trainer.current_epoch + 1) % every):
+        return False
+    last, limit = loop.epoch_loop.batch_progress.is_last_batch, trainer.limit_train_batches
+    if is_stopping(trainer) or (last and takes_iterator(trainer)):
+        return True
+    if batches in (None, math.inf):  # the loader has no length
+        return last or (isinstance(limit, int) and (loop.batch_idx + 1) % limit == 0)
+    done = loop.total_batch_idx if every is None else loop.batch_idx
+    return bool((done + 1) % batches == 0)
 
 
 def training_loaders(trainer: pl.Trainer) -> list[Any]:

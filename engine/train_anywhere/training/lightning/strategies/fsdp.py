@@ -33,7 +33,7 @@ from torch.utils import swap_tensors
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.data.torch import random_states
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
+from train_anywhere.training.lightning.checkpoint.restorer import as_checkpoint_error
 from train_anywhere.training.lightning.checkpoint.shards import ShardPlanner, ShardReader
 from train_anywhere.training.lightning.dropin.trainable import KEY, restore_groups, set_flags
 from train_anywhere.training.lightning.private import forget_groups

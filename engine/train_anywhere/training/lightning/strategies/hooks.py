@@ -18,7 +18,7 @@ from torch.utils.data.distributed import DistributedSampler
 from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
 from train_anywhere.errors import CheckpointError, listed, user_error, was_interrupted
 from train_anywhere.files.copy_files import refuse_compressed
-from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
+from train_anywhere.training.lightning.checkpoint.restorer import as_checkpoint_error
 from train_anywhere.training.lightning.dropin.trainable import (
     KEY,
     check_trainable,
@@ -32,8 +32,8 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
     with_training_weights,
     with_validated_weights,
 )
+from train_anywhere.training.lightning.loaders import protect_workers
 from train_anywhere.training.lightning.loop.steps import takes_iterator
-from train_anywhere.training.lightning.workers import protect_workers
 
 Probe = Callable[[dict[str, Any]], Any]
 """A function that gets a checkpoint instead of a file."""
