@@ -1,7 +1,7 @@
 """Training with PyTorch Lightning: `run.train`.
 
 setup            what a run needs, created from its configuration
-fit              one training: callbacks and loggers in the order in which Lightning calls them
+fit              the run: callbacks and loggers in the order in which Lightning calls them
 optim            the optimizer of the configuration and torch's schedules; `dropin` uses a user's module unchanged
 loaders          the loaders of this rank, and their processes
 trainer          Lightning's Trainer without its signals, checkpoints and output

@@ -1,6 +1,6 @@
-"""One training by Lightning's Trainer: its progress, checkpoints, callbacks and loggers, and what it has reached."""
+"""A run by Lightning's Trainer: its progress, checkpoints, callbacks and loggers, and what it has reached."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -13,7 +13,9 @@ from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.recovery import open_checkpointer
 from train_anywhere.config.checks.monitors import describe_best_checkpoint
 from train_anywhere.config.checks.targets import task_has_network
+from train_anywhere.data.dataset import Splits
 from train_anywhere.data.recorded import describe_data
+from train_anywhere.data.torch.loader import BatchLoader, EpochSampler
 from train_anywhere.data.torch.random_states import seed_everything
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.features import Features
@@ -63,26 +65,33 @@ EACH_BATCH = ("on_train_batch_start", "on_before_zero_grad", "on_before_backward
 """Hooks of callbacks that Lightning calls in each step."""
 
 
-class Fit:
-    """A training from the newest checkpoint, if there is one. What it opens is closed with the stack of `setup`."""
+class LightningTraining(Setup):
+    """A run with Lightning, in the steps that src/train.py calls."""
 
-    def __init__(self, setup: Setup, module: pl.LightningModule) -> None:
-        self.setup, self.module, self.process = setup, module, setup.process
-        self.config = config = setup.config
-        self.trainer, self.course = setup.trainer, setup.course
-        self._writes = self.trainer.is_global_zero and not config.trainer.fast_dev_run
+    _opened = False
+
+    def fit(self, trainer: pl.Trainer, model: pl.LightningModule, data: Splits) -> None:
+        """Train from the newest checkpoint, if any. Raises TrainingStopped after a signal."""
+        self.refuse_others(trainer=(trainer, self.trainer), data=(data, self.data))
+        self._fits, self.module = True, model
+        self._open()
+        self._train()
+
+    def _open(self) -> None:
+        """Open what the training needs, and its newest checkpoint."""
+        self._writes = self.trainer.is_global_zero and not self.config.trainer.fast_dev_run
         self._sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
         self._checkpointer: AsyncCheckpointer | None = None
-        self.progress = setup.stack.enter_context(self._open_progress())
+        self.progress = self.stack.enter_context(self._open_progress())
         self.course.when_opened(self._print_header)
         self.writer = self._open_writer()
         self.seen = self._follow_checkpoints()
         self.metrics = self._make_metrics()
         self.checkpoints = CheckpointCallback(self.writer, self.metrics, self.seen)
-        setup.stack.enter_context(self._checkpointer or nullcontext())
+        self.stack.enter_context(self._checkpointer or nullcontext())
+        self._opened = True
 
-    def run(self) -> None:
-        """Train. Raises TrainingStopped after a signal."""
+    def _train(self) -> None:
         config, trainer, module, note = self.config, self.trainer, self.module, self.progress.note
         newest = self.writer.newest
         seed_everything(config.seed)  # user code draws the same numbers as after Lightning's function
@@ -95,14 +104,12 @@ class Fit:
         self._add_loggers()
         path = newest.path / FILE if newest else None
         with explain_lightning_errors():
-            trainer.fit(
-                module, **self.setup.loaders.arguments("train", "val"), ckpt_path=path, weights_only=True
-            )
+            trainer.fit(module, **self.loaders.arguments("train", "val"), ckpt_path=path, weights_only=True)
         if not config.trainer.fast_dev_run and self.checkpoints not in trainer.callbacks:
             raise ConfigError(
                 "user code has removed this project's callbacks from trainer.callbacks, so nothing was saved; append to the list instead."
             )
-        check, unfinished = self.metrics.check, self.course.steps_done < self.setup.plan.total_steps
+        check, unfinished = self.metrics.check, self.course.steps_done < self.plan.total_steps
         for line in (
             self.course.early_end(trainer),
             check.describe(trainer) if check.batches or unfinished else "",
@@ -119,17 +126,22 @@ class Fit:
                 report_weights(self.process.run, self.process.topology, weights)
             refuse_different_weights(module, trainer.strategy)
 
-    def test(self) -> None:
+    def test(self, trainer: pl.Trainer, model: pl.LightningModule, data: Splits) -> None:
         """Test the weights of the best checkpoint, or the current ones. Raises TrainingStopped."""
-        if self.setup.plan.test_batches:
+        loaders = self.loaders.arguments("test")
+        if self._opened and self.plan.test_batches:
             best = self.writer.best(self.trainer)
             self.process.heartbeat.enter("test")
             with explain_lightning_errors():
-                loaders = self.setup.loaders.arguments("test")
                 self.trainer.test(self.module, **loaders, ckpt_path=best, weights_only=True, verbose=False)
+        elif not self._opened and self.loaders.has("test") and is_overridden("test_step", model):
+            for values in trainer.test(model, **loaders, verbose=False):
+                self.log_test(values)
 
     def close(self, state: State) -> Outcome | None:
-        """Close the loggers and checkpoints, and return what the run has reached; None after a failure."""
+        """Close the loggers and checkpoints, and return what the run has reached; None after a failure or without `fit`."""
+        if not self._opened:
+            return None
         if state == "failed":
             with suppress(CheckpointError):  # the first error counts
                 self.writer.publish_shards()
@@ -152,7 +164,7 @@ class Fit:
         )
 
     def _open_progress(self) -> Progress:
-        config, process, plan, facts = self.config, self.process, self.setup.plan, self.setup.data.facts
+        config, process, plan, facts = self.config, self.process, self.plan, self.data.facts
         first, recorder = self.trainer.is_global_zero, process.recorder
         display = Display(config.monitor.progress if first else "none", plan.total_steps * plan.accumulate)
         profile = None
@@ -162,7 +174,7 @@ class Fit:
         return Progress(
             display,
             plan,
-            self.setup.devices,
+            self.devices,
             facts.get("unit", "samples"),
             units_per_row=facts.get("units_per_row", 1),
             live=process.run.path if self._writes else None,
@@ -175,9 +187,9 @@ class Fit:
 
     def _print_header(self, batches: float) -> None:
         """Print and record the facts of the run, where it continues, and which checkpoint will be the best."""
-        config, plan, note, ranks = self.config, self.setup.plan, self.progress.note, self.trainer.world_size
+        config, plan, note, ranks = self.config, self.plan, self.progress.note, self.trainer.world_size
         recorder = self.process.recorder
-        header = self.setup.header(recorder.run.read_info().get("rows") or {} if recorder else {})
+        header = self.header(recorder.run.read_info().get("rows") or {} if recorder else {})
         for line in header.lines(config, plan):
             note(line)
         if recorder and self.progress.live:
@@ -234,7 +246,7 @@ class Fit:
         over_ranks = OverRanks(trainer, self.module, monitors) if several else None
         record: Callable[[Any], None] | None = None
         if self._writes and (recorder := process.recorder):
-            facts = self.setup.data.facts
+            facts = self.data.facts
             record = lambda batch: recorder.record_facts(describe_data(batch, facts))  # noqa: E731
         metrics = MetricsCallback(config, self.course, self.progress, agreement, over_ranks, record)
         metrics.metrics |= saved.metrics if saved else {}
@@ -243,7 +255,7 @@ class Fit:
     def _add_callbacks(self) -> None:
         """Add the clock first, then the user's callbacks: the one that saves comes last."""
         trainer, module, config, metrics = self.trainer, self.module, self.config, self.metrics
-        optimizer, report = self.setup.optimizer, self.progress.report
+        optimizer, report = self.optimizer, self.progress.report
         saves = [] if config.trainer.fast_dev_run else [self.checkpoints]
         trainer.strategy.training_loaders.report = report  # type: ignore[attr-defined]
         own = task_has_network(config.task, "lightning") and is_overridden("configure_optimizers", module)
@@ -303,11 +315,34 @@ class Fit:
             late = bool(changed_weights(module, saved["state_dict"]))
         if not trainer.strategy.broadcast(late and not writer.shards):
             return
-        if self.setup.plan.val_batches:
-            loaders = self.setup.loaders.arguments("val")
+        if self.plan.val_batches:
+            loaders = self.loaders.arguments("val")
             named = {name.removeprefix("val_"): loader for name, loader in loaders.items()}
             with explain_lightning_errors():
                 trainer.validate(module, **named, verbose=False)
         self.metrics.epoch_over(trainer, module)
         if trainer.is_global_zero:
             self.checkpoints.save_again(saved, copy_weights(module))
+
+    # --- for a loop in place of `fit`: docs/how-to/own-loop.md --------------------------------------------
+
+    def batches(self) -> Iterator[Any]:
+        """Yield this rank's batches of training data without end. Raises ConfigError for other loaders."""
+        loader, loop = self.loaders.train, self._own_loop()
+        if not isinstance(loader, BatchLoader):
+            raise ConfigError("this data has a loader of its own: iterate over it instead of run.batches().")
+        assert isinstance(loader.sampler, EpochSampler)
+        loop.epoch, first = divmod(loop.step, len(loader))
+        loader.sampler.start_at(loop.epoch, first)
+        while True:
+            loader.sampler.set_epoch(loop.epoch)
+            yield from loader
+            loop.epoch += 1
+
+    def any_rank(self, flag: bool) -> bool:
+        """Return whether the flag is true on a rank. All ranks call this."""
+        return bool(self.trainer.strategy.reduce_boolean_decision(flag, all=False))
+
+    def share(self, value: Any) -> Any:
+        """Return the value of rank 0. All ranks call this."""
+        return self.trainer.strategy.broadcast(value)
