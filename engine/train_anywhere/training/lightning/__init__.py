@@ -19,7 +19,6 @@ User code may import `pytorch_lightning`: it gets the classes of `lightning.pyto
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -39,7 +38,8 @@ class OtherNames(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Put the module of `lightning` in the place of the other one."""
-        sys.modules[module.__name__] = import_module(str(lightning_name(module.__name__)))
+        __import__(same := str(lightning_name(module.__name__)))
+        sys.modules[module.__name__] = sys.modules[same]
 
 
 def lightning_name(name: str) -> str | None:

@@ -124,7 +124,7 @@ def choose_names(stored: Shapes, own: Shapes) -> Callable[[str], str]:
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:
     if file.suffix == ".safetensors":
-        require_safetensors(f"init.run={file}")
+        require("safetensors", f"init.run={file}")
     try:
         if file.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -148,7 +148,7 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
 
 def write_safetensors(weights: Mapping[str, Any], file: Path, what: str) -> None:
     """Write tensors to a new file, and compare them. Raises CheckpointError, and ConfigError without the package safetensors."""
-    require_safetensors(what)
+    require("safetensors", what)
     from safetensors import safe_open
     from safetensors.torch import save_file
 
@@ -170,9 +170,9 @@ def refuse_other_weights(what: str, weights: Mapping[str, Any], read: Callable[[
             )
 
 
-def require_safetensors(what: str) -> None:
-    """Raise ConfigError if the package safetensors is missing, which `what` needs."""
-    if problem := package_problem("safetensors", what):
+def require(package: str, what: str) -> None:
+    """Raise ConfigError if a package is missing, which `what` needs."""
+    if problem := package_problem(package, what):
         raise ConfigError(problem)
 
 
@@ -296,8 +296,7 @@ def add_adapters(module: nn.Module, config: Config, whole: bool) -> Adapters | N
     """
     if config.model.lora is None:
         return None
-    if problem := package_problem("peft", "model.lora"):
-        raise ConfigError(problem)
+    require("peft", "model.lora")
     if config.model.lora.targets is None and not hasattr(module, "config"):
         raise ConfigError(
             "model.lora.targets=null is for models of transformers only; name layers: model.lora.targets=[q_proj,v_proj]."

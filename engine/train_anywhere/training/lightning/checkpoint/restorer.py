@@ -71,27 +71,18 @@ def as_checkpoint_error(path: object) -> Iterator[None]:
         yield
     except ProjectError:
         raise
-    except CheckpointException as error:
-        raise _to_checkpoint_error(path, next(cause for cause, _ in error.failures.values())) from error
-    except Exception as error:
-        raise _to_checkpoint_error(path, error) from error
-
-
-def _to_checkpoint_error(path: object, error: BaseException) -> ProjectError:
-    if isinstance(error, ProjectError):
-        return error
-    if isinstance(error, pickle.UnpicklingError):
-        return CheckpointError(
-            f"{path} is damaged, or holds more than tensors and numbers; it is not read, because that could run code. "
-            "Move its folder away to resume from the checkpoint before it."
-        )
-    if "loading state_dict" in str(error):
-        lines = " ".join(line.strip() for line in str(error).splitlines()[1:])
-        return CheckpointError(
-            f"{path} holds the weights of another model: {lines} Use the code and the configuration that wrote it."
-        )
-    message = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return CheckpointError(
-        f"{path} can't be resumed: {message} It is damaged, or was written with another model or version. "
-        "Move its folder away to resume from the checkpoint before it."
-    )
+    except (Exception, CheckpointException) as error:
+        cause: BaseException = error
+        if isinstance(error, CheckpointException):  # of all ranks
+            cause = next(one for one, _ in error.failures.values())
+        if isinstance(cause, ProjectError):
+            raise cause from error
+        away = "Move its folder away to resume from the checkpoint before it."
+        lines = [line.strip() for line in str(cause).strip().splitlines()] or [type(cause).__name__]
+        if isinstance(cause, pickle.UnpicklingError):
+            why = f"is damaged, or holds more than tensors and numbers; it is not read, because that could run code. {away}"
+        elif "loading state_dict" in str(cause):
+            why = f"holds the weights of another model: {' '.join(lines[1:])} Use the code and the configuration that wrote it."
+        else:
+            why = f"can't be resumed: {lines[0]} It is damaged, or was written with another model or version. {away}"
+        raise CheckpointError(f"{path} {why}") from error
