@@ -183,6 +183,7 @@ def ten_steps_per_call() -> Any:
     ],
     ids=["lightning", "keras", "ten steps per call"],
 )
+@pytest.mark.quick("lightning", "keras")
 def test_a_feature_gets_every_53rd_of_quick_steps(train: Callable[..., Any], tmp_path: Path, words) -> None:
     options = ("data.batch_size=8", "trainer.limit_train_batches=120", "trainer.max_epochs=2")
     feature = f"+features.every._target_={__name__}.Every53"

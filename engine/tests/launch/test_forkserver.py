@@ -72,6 +72,7 @@ MATMUL = {
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.quick("lightning")
 def test_a_fork_computes_with_several_threads(framework: str) -> None:
     """Libraries that had started threads before the fork would wait for them for ever."""
     server = ForkServers()

@@ -97,7 +97,7 @@ def test_printed_lines(run: Run, tmp_path: Path, latest: Latest) -> None:
     assert suggested in run(PRINTS).stdout
 
 
-@pytest.mark.parametrize("framework", ["lightning", "keras"])
+@pytest.mark.parametrize("framework", ["lightning", pytest.param("keras", marks=pytest.mark.slow)])
 def test_event_files(run: Run, tmp_path: Path, latest: Latest, framework: str) -> None:
     """The event files are torch's, and Keras' in subfolders."""
     torch = (

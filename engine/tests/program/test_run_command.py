@@ -79,6 +79,7 @@ def test_two_ranks_know_each_other(run: Run, script: str, latest: Latest) -> Non
         ("torchrun", ("torchrun",), False),
     ],
 )
+@pytest.mark.quick("accelerate-words0-True", "torchrun-words3-False")
 def test_a_launcher_that_starts_trainings_of_one_rank_is_noticed(
     run: Run, tmp_path: Path, launcher: str, words: tuple[str, ...], noted: bool
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_program_that_requeues_itself_returns_once(login: Login, kind: str) ->
         assert re.search(r"Restarts=1\b", shown), log(run)
 
 
+@pytest.mark.slow
 def test_a_script_whose_job_only_gets_a_signal_returns(login: Login) -> None:
     """Slurm prints the same line as at a cancel."""
     job, run = submit(login, *SIZE, "--", str(programs(login, "USR1")))

@@ -175,6 +175,7 @@ def pbs_log(run: Path) -> str:
     return "\n".join(p.read_text() for p in sorted(run.glob("pbs*")))
 
 
+@pytest.mark.slow
 def test_the_exit_code_of_a_failed_training_is_the_job_s(login: Login) -> None:
     (login.folder / "empty").mkdir()
     on_nodes = f"cluster.local_disk={login.folder}/empty"  # so that the pictures are not checked here

@@ -212,7 +212,7 @@ def test_a_sweeper_gets_what_members_return(app: Callable[..., "subprocess.Compl
     ("processes", "seen"),
     [("auto", {"0 4 0 2 0", "1 4 1 2 0", "2 4 0 2 1", "3 4 1 2 1"}), ("node", {"0 2 0 1 0", "1 2 0 1 1"})],
 )
-@pytest.mark.quick("auto-seen0")
+@pytest.mark.slow
 def test_ranks_on_two_nodes(
     app: Callable[..., "subprocess.CompletedProcess[str]"], login: Login, processes: str, seen: set[str]
 ) -> None:

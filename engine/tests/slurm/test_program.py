@@ -215,6 +215,7 @@ for step in range(1, 4):
 """
 
 
+@pytest.mark.slow
 def test_a_sweep_is_an_array(login: Login) -> None:
     """With a throttle the failed member runs again, and table and best include it."""
     top = folder_of(login, "swept", mine_py=SWEPT)

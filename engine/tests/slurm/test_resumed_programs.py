@@ -111,6 +111,7 @@ def test_two_nodes_are_stopped_and_go_on(login: Login) -> None:
     login.jobs("cancel", run.name)
 
 
+@pytest.mark.slow
 def test_lightning_requeues_itself_once(login: Login) -> None:
     """Its own handler of USR1 requeues the job, which is not requeued a second time."""
     top = folder_of(login, "pl", mine_py=LIGHTNING)
@@ -139,6 +140,7 @@ for i in range(start, 35):
 """
 
 
+@pytest.mark.slow
 def test_a_script_with_an_argument_to_resume(login: Login) -> None:
     """Like nanoGPT: killed, requeued, resumed with --init_from=resume, with one curve."""
     top = folder_of(login, "gpt", train_py=GPT)
@@ -196,7 +198,7 @@ def processes(login: Login, node: str, pattern: str) -> list[str]:
     "what", ["[r]esumable.py --epochs", "^[^ ]+ -u [^ ]*[t]rain.py --run"], ids=["program", "rank"]
 )
 @pytest.mark.parametrize("nodes", [1, 2])
-@pytest.mark.quick("1-program", "2-rank")
+@pytest.mark.quick("1-program")
 def test_a_killed_rank_is_named_with_the_memory_limit(login: Login, what: str, nodes: int) -> None:
     """On two nodes the last rank is killed, and srun ends the first one. A killed srun comes back."""
     words = ("cluster=slurm", f"trainer.nodes={nodes}", "trainer.devices=1")

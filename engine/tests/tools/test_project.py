@@ -60,6 +60,7 @@ def count_lines(project: Path) -> int:
 
 
 @pytest.mark.parametrize("framework, other", [("lightning", "keras"), ("keras", "lightning")])
+@pytest.mark.quick("keras-lightning")
 def test_a_project_has_what_was_chosen(tmp_path: Path, framework: str, other: str) -> None:
     project = tmp_path / "mine"
     done = make(project, "NAME=Protein folds 2", f"FRAMEWORK={framework}", "CLUSTER=lumi")
