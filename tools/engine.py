@@ -8,71 +8,33 @@ SOURCE: a folder with the engine or with a project that has one, an sdist (.tar.
 Exit codes: 0 done, 1 done with conflicts, 2 refused (nothing was written).
 """
 
-import gzip
 import hashlib
-import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
-import tempfile
 import time
-import tomllib
-import venv
 import zipfile
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from importlib import metadata
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+
+try:
+    import engine_sources as sources
+except ModuleNotFoundError:  # imported by a test, from the folder above
+    from tools import engine_sources as sources
 
 ROOT = Path(os.environ.get("TEMPLATE_PROJECT") or Path(__file__).resolve().parents[1])
 """The project: in one that `make project` wrote, its tools run from a copy of the template."""
 
-PACKAGE = "train_anywhere"
-NAME = "train-anywhere"
 LIST = Path("requirements/engine.txt")
 """Requirement of a project without engine/, with the hash of its wheel, and in a comment that of its sdist."""
 
 SDIST = "# sdist sha256:"
 
-MADE = Path(".train-anywhere")
-"""File of a project that `make project` wrote: its version, its choices, and the SHA-256 of each file as it was written."""
-
-TEMPLATE = "template"
-"""Folder of an sdist with the files from which projects are made."""
-
-RENDERER = "tools/project.py"
-"""Program of a template that writes the files of a project."""
-
 OLD = Path(".engine-old")
 """Engine that an update replaces."""
-
-SUMS = "CHECKSUMS"
-"""File of an engine with the SHA-256 of its files, to find edited ones."""
-
-NOT_SOURCE = (TEMPLATE, "__pycache__", ".pytest_cache", "build", f"{NAME}.egg-info", f"{PACKAGE}.egg-info")
-"""Folders in an engine that are not its source."""
-
-BUILD = "import sys; from setuptools import build_meta as b; out = sys.argv[1]; b.build_sdist(out); b.build_wheel(out)"
-"""Calls the build backend (PEP 517) with the setuptools of this environment: nothing is downloaded."""
-
-EPOCH = 1577836800
-"""Time of every file in a wheel and an sdist, so that the same sources give the same bytes: 2020-01-01.
-
-See https://reproducible-builds.org/docs/source-date-epoch.
-"""
-
-SETUPTOOLS = 77
-"""First version of setuptools that reads engine/pyproject.toml: it has `license` as a text (PEP 639)."""
-
-
-class Refusal(Exception):
-    """A request that was refused before anything was written, with its message."""
 
 
 def main(arguments: list[str]) -> int:
@@ -88,7 +50,7 @@ def main(arguments: list[str]) -> int:
     try:
         recover()
         return commands[arguments[0]](*arguments[1:] or [""]) or 0
-    except Refusal as refusal:
+    except sources.Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr)
         return 2
     except subprocess.CalledProcessError as failed:
@@ -104,20 +66,28 @@ def main(arguments: list[str]) -> int:
 def update(source: str) -> int:
     """Replace the engine with another version and print the changes; return the exit code."""
     if not source:
-        raise Refusal("name the new engine: make update FROM=SOURCE (a folder, .tar.gz, .whl or git+URL).")
-    with temporary_folder() as scratch:
+        raise sources.Refusal(
+            "name the new engine: make update FROM=SOURCE (a folder, .tar.gz, .whl or git+URL)."
+        )
+    with sources.temporary_folder() as scratch:
         if Path("engine").is_dir():
             return update_folder(source, scratch)
         required = LIST.read_text() if LIST.exists() else ""
-        new = prepare_wheel(source, scratch)
-        if MADE.exists() and not new[1:]:
-            raise Refusal(
+        new = sources.prepare_wheel(source, scratch)
+        if sources.MADE.exists() and not new[1:]:
+            raise sources.Refusal(
                 f"{source} lacks its sdist, which has the files of the template: name the sdist (.tar.gz)."
             )
-        old = [path for path in Path("wheels").glob("*.tar.gz") if f"{SDIST}{digest_of(path)}" in required]
+        old = [
+            path
+            for path in Path("wheels").glob("*.tar.gz")
+            if f"{SDIST}{sources.digest_of(path)}" in required
+        ]
         if requirement(new) == required:
             return print_nothing_new(wheel_version(required))
-        folders = [_unpack(path, scratch / f"{number}") for number, path in enumerate([*old[:1], *new[1:]])]
+        folders = [
+            sources.unpack(path, scratch / f"{number}") for number, path in enumerate([*old[:1], *new[1:]])
+        ]
         merge = Merge(folders[0] if old else None, folders[-1] if new[1:] else None, scratch)
         install(new)
         print_changes(
@@ -131,18 +101,18 @@ def update(source: str) -> int:
 
 def update_folder(source: str, scratch: Path) -> int:
     """Replace engine/. A killed update is undone by the next call."""
-    if edited := edited_files(Path("engine")):
-        raise Refusal(
+    if edited := sources.edited_files(Path("engine")):
+        raise sources.Refusal(
             f"these files of engine/ were edited: {', '.join(edited)}. Undo the edits (git checkout), move them to files outside "
             "engine/, or merge the new version with git."
         )
-    new_engine = fetch_sources(source, scratch)
-    write_sums(new_engine)
-    before, after = (version_of(folder) for folder in (Path("engine"), new_engine))
-    if file_digests(Path("engine")) == file_digests(new_engine):
+    new_engine = sources.fetch_sources(source, scratch)
+    sources.write_sums(new_engine)
+    before, after = (sources.version_of(folder) for folder in (Path("engine"), new_engine))
+    if sources.file_digests(Path("engine")) == sources.file_digests(new_engine):
         return print_nothing_new(before)
     if changed := uncommitted_files(["engine"]):
-        raise Refusal(
+        raise sources.Refusal(
             f"these files of engine/ have changes that git does not have, and the update would replace them: {', '.join(changed)}. "
             "Commit them, or undo them (git checkout)."
         )
@@ -172,23 +142,27 @@ class Merge:
     def __init__(self, old: Path | None, new: Path | None, scratch: Path) -> None:
         self.changed: dict[str, bytes | None] = {}
         self.conflicts: list[str] = []
-        self.made = json.loads(MADE.read_text()) if MADE.exists() else {}
-        if not self.made or new is None or not (new / TEMPLATE).is_dir():
+        self.made = json.loads(sources.MADE.read_text()) if sources.MADE.exists() else {}
+        if not self.made or new is None or not (new / sources.TEMPLATE).is_dir():
             self.after: dict[str, bytes] = {}
             return
-        self.after = self.render(new / TEMPLATE, scratch / "after")
-        before = self.render(old / TEMPLATE, scratch / "before") if old and (old / TEMPLATE).is_dir() else {}
+        self.after = self.render(new / sources.TEMPLATE, scratch / "after")
+        before = (
+            self.render(old / sources.TEMPLATE, scratch / "before")
+            if old and (old / sources.TEMPLATE).is_dir()
+            else {}
+        )
         for name in sorted(self.made["files"].keys() | self.after.keys()):
             self.merge(name, before.get(name), self.after.get(name), scratch)
         if edited := uncommitted_files([*self.changed]) if self.changed else []:
-            raise Refusal(
+            raise sources.Refusal(
                 f"the update would change files with edits that git does not have: {', '.join(edited)}. Commit them, or undo them."
             )
 
     def render(self, template: Path, out: Path) -> dict[str, bytes]:
         """Return the project's files as a template has them."""
         folder = render(template, self.made["choices"], out)
-        return {str(path.relative_to(folder)): path.read_bytes() for path in files(folder)}
+        return {str(path.relative_to(folder)): path.read_bytes() for path in sources.files(folder)}
 
     def merge(self, name: str, before: bytes | None, after: bytes | None, scratch: Path) -> None:
         """Choose what becomes of one file."""
@@ -239,25 +213,25 @@ class Merge:
 
 def render(template: Path, choices: dict[str, str], out: Path) -> Path:
     """Write the files of a project by the program of a template, and return their folder."""
-    run(sys.executable, str(template / RENDERER), "render", str(out), json.dumps(choices))
+    sources.run(sys.executable, str(template / sources.RENDERER), "render", str(out), json.dumps(choices))
     return out
 
 
 def write_made(folder: Path, version: str, choices: dict[str, str], contents: dict[str, bytes]) -> None:
     """Write the version, the choices and the digests of a project's files."""
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(contents.items())}
-    part = partial_name(folder / MADE)
+    part = partial_name(folder / sources.MADE)
     if "://" not in choices["pages"]:  # a project of an earlier version may name a folder
         choices = {**choices, "pages": ""}
     part.write_text(json.dumps({"version": version, "choices": choices, "files": digests}) + "\n")
-    os.replace(part, folder / MADE)
+    os.replace(part, folder / sources.MADE)
 
 
 def make_wheel(_: str) -> None:
     """Build a wheel and an sdist into dist/."""
-    with temporary_folder() as scratch:
-        sources = fetch_sources(".", scratch, template=True)
-        for path in build(sources, scratch / "built"):
+    with sources.temporary_folder() as scratch:
+        copy = sources.fetch_sources(".", scratch, template=True)
+        for path in sources.build(copy, scratch / "built"):
             Path("dist").mkdir(exist_ok=True)
             print(shutil.copy(path, "dist"))
 
@@ -274,47 +248,7 @@ def recover() -> None:
 
 def checksums(_: str) -> None:
     """Write the checksums of engine/ again, after intended edits."""
-    write_sums(Path("engine"))
-
-
-def write_sums(folder: Path) -> None:
-    """Write the checksums of an engine; later differences count as edits."""
-    lines = (f"{digest}  {name}\n" for name, digest in sorted(file_digests(folder).items()))
-    (folder / SUMS).write_text("".join(lines))
-
-
-# ---- the files of an engine
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """Yield the files of an engine, without those that other tools leave there."""
-    for path in sorted(folder.rglob("*")):
-        inside = path.relative_to(folder)
-        if (
-            path.is_file()
-            and not set(inside.parts) & {*NOT_SOURCE}
-            and path.suffix != ".pyc"
-            and str(inside) != SUMS
-        ):
-            yield path
-
-
-def file_digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file, by its path relative to the folder."""
-    return {str(p.relative_to(folder)): digest_of(p) for p in files(folder)}
-
-
-def edited_files(folder: Path) -> list[str]:
-    """Return the files that were edited, added or removed since the checksums were written."""
-    try:
-        lines = (folder / SUMS).read_text().splitlines()
-    except FileNotFoundError:
-        raise Refusal(
-            f"engine/{SUMS} is missing, so edited files can't be found: git checkout engine/{SUMS}"
-        ) from None
-    known = dict(reversed(line.split("  ", 1)) for line in lines)
-    found = file_digests(folder)
-    return sorted(name for name in known.keys() | found.keys() if known.get(name) != found.get(name))
+    sources.write_sums(Path("engine"))
 
 
 def uncommitted_files(places: list[str]) -> list[str]:
@@ -326,14 +260,9 @@ def uncommitted_files(places: list[str]) -> list[str]:
     return []
 
 
-def version_of(folder: Path) -> str:
-    """Return the version of an engine's sources."""
-    return str(tomllib.loads((folder / "pyproject.toml").read_text())["project"]["version"])
-
-
 def wheel_version(name: str) -> str:
     """Return the version in a wheel's name; "" if there is none."""
-    found = re.search(rf"{PACKAGE}-([^-]+)-", name)
+    found = re.search(rf"{sources.PACKAGE}-([^-]+)-", name)
     return found[1] if found else ""
 
 
@@ -347,7 +276,7 @@ def changelog(wheel: Path) -> str:
 
 def print_nothing_new(version: str) -> int:
     """Print that the engine is this one already; return the exit code."""
-    print(f"{NAME} {version}: nothing new.")
+    print(f"{sources.NAME} {version}: nothing new.")
     return 0
 
 
@@ -358,7 +287,7 @@ def print_changes(before: str, after: str, changes: str, old: str) -> None:
     for entry in reversed(split_entries(above)):
         if entry not in known if entry[0] != "#" else newer and title_level(newer[-1]) > title_level(entry):
             newer.append(entry)
-    print(f"{NAME} {before or '(unknown)'} -> {after}\n")
+    print(f"{sources.NAME} {before or '(unknown)'} -> {after}\n")
     print("\n".join(reversed(newer)) or "The changelog has nothing newer.")
 
 
@@ -373,137 +302,6 @@ def split_entries(text: str) -> list[str]:
     return [block.strip() for block in blocks if block and block.strip() and not block.startswith("# ")]
 
 
-# ---- the sources of an engine
-
-
-def fetch_sources(source: str, scratch: Path, template: bool | None = None) -> Path:
-    """Return a copy of an engine's sources in `scratch`, after a check of its name.
-
-    With `template` it has the files from which projects are made; without a value, if this project was made from them.
-    """
-    folder = _fetch_sources(source, scratch, MADE.exists() if template is None else template)
-    try:
-        wrong = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["name"] != NAME
-    except (OSError, ValueError, KeyError):
-        wrong = True
-    if wrong or not (folder / PACKAGE / "__init__.py").is_file():
-        raise Refusal(f"FROM={source} is not an engine: its pyproject.toml does not name {NAME}.")
-    return folder
-
-
-def _fetch_sources(source: str, scratch: Path, template: bool) -> Path:
-    target = scratch / "engine"
-    path = Path(source).expanduser()
-    if source.startswith("git+"):
-        path = clone(source, scratch)
-    elif re.fullmatch(rf"({NAME}==)?v?[0-9][\w.+!]*", source) and not path.exists():
-        raise Refusal(
-            f"FROM={source} is a version, and {NAME} has no release yet: what an index has under this name is not ours. "
-            "Use a folder, an sdist (.tar.gz) or git+URL@COMMIT."
-        )
-    elif path.suffix == ".whl":
-        raise Refusal(
-            f"{source} is a wheel, but engine/ needs the sources: name the sdist (.tar.gz), a folder or git+URL."
-        )
-    if path.name.endswith(".tar.gz") and path.is_file():
-        return _unpack(path, target)
-    for folder in (path / "engine", path):
-        if (folder / PACKAGE).is_dir() and (folder / "pyproject.toml").is_file():
-            for file in [*files(folder), *folder.glob(SUMS)]:
-                (target / file.relative_to(folder)).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(file, target / file.relative_to(folder))
-            origin = folder / TEMPLATE if (folder / TEMPLATE).is_dir() else folder.parent
-            if template and (origin / RENDERER).is_file():
-                run(sys.executable, str(origin / RENDERER), "copy", str(target / TEMPLATE))
-            return target
-    raise Refusal(
-        f"FROM={source} is not an engine: use a folder with engine/, an sdist (.tar.gz), a wheel (.whl) or git+URL."
-    )
-
-
-def prepare_wheel(source: str, scratch: Path) -> list[Path]:
-    """Return a wheel and its sdist; only the wheel if FROM is a wheel without its sdist next to it."""
-    wheel = Path(source).expanduser()
-    if wheel.suffix != ".whl":
-        return build(fetch_sources(source, scratch), scratch / "built")
-    if not wheel.is_file() or not wheel.name.startswith(f"{PACKAGE}-"):
-        raise Refusal(f"FROM={source} is not a wheel of {NAME}.")
-    sdist = wheel.with_name("-".join(wheel.name.split("-")[:2]) + ".tar.gz")
-    return [path for path in (wheel, sdist) if path.is_file()]
-
-
-def clone(source: str, scratch: Path) -> Path:
-    """Return a clone of git+URL@COMMIT."""
-    url, at, commit = source.removeprefix("git+").rpartition("@")
-    if not at or "/" not in url or ("/" in commit and ":" not in url):  # git+https://user@host/path
-        url, commit = source.removeprefix("git+"), "HEAD"
-    target = scratch / "clone"
-    run("git", "clone", "--quiet", "--no-checkout", url, str(target))
-    run("git", "-C", str(target), "checkout", "--quiet", commit)
-    return target
-
-
-def build(folder: Path, out: Path) -> list[Path]:
-    """Build wheel and sdist from a copy of an engine's sources. The same sources give the same bytes."""
-    with temporary_folder() as scratch:
-        sources = fetch_sources(str(folder), scratch, template=(folder / TEMPLATE).is_dir())
-        write_sums(sources)
-        for path in sources.rglob("*"):  # a wheel has the permissions of its files
-            path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
-        out.mkdir(parents=True)
-        environ = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)}
-        run(builder(scratch), "-c", BUILD, str(out.resolve()), cwd=sources, env=environ, umask=0o22)
-    sdist = next(out.glob("*.tar.gz"))
-    normalize(sdist)
-    return [next(out.glob("*.whl")), sdist]
-
-
-def normalize(sdist: Path) -> None:
-    """Write an sdist again in a fixed order, without the times and the owner that setuptools puts into it."""
-    raw = io.BytesIO()
-    with tarfile.open(sdist) as old, tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as new:
-        for member in sorted(old, key=lambda member: member.name):
-            member.mtime, member.uid, member.gid, member.uname, member.gname = EPOCH, 0, 0, "", ""
-            member.pax_headers = {}
-            new.addfile(member, old.extractfile(member) if member.isfile() else None)
-    sdist.write_bytes(gzip.compress(raw.getvalue(), mtime=EPOCH))
-
-
-def _unpack(sdist: Path, target: Path) -> Path:
-    with temporary_folder() as scratch:
-        try:
-            with tarfile.open(sdist) as archive:
-                archive.extractall(scratch, filter="data")
-            top = next(p for p in scratch.iterdir() if p.is_dir())
-        except (tarfile.TarError, EOFError, OSError, zlib.error, StopIteration) as error:
-            raise Refusal(
-                f"{sdist} can't be unpacked: {str(error).partition(':')[0] or 'it is empty'}."
-            ) from None
-        for name in ("PKG-INFO", "setup.cfg"):  # added by the build
-            (top / name).unlink(missing_ok=True)
-        for left in top.glob("*.egg-info"):
-            shutil.rmtree(left)
-        os.rename(top, target)
-    return target
-
-
-def builder(scratch: Path) -> str:
-    """Return a Python with the setuptools that the engine needs: this one, or a new environment with the locked version."""
-    with suppress(metadata.PackageNotFoundError):
-        if int(metadata.version("setuptools").partition(".")[0]) >= SETUPTOOLS:
-            return sys.executable
-    locked = re.search(
-        r"^setuptools==(?:.*\\\n)+.*\n", Path("requirements/locks/common.txt").read_text(), re.M
-    )
-    if locked is None:
-        raise Refusal("this Python has no setuptools: run `make setup`.")
-    (scratch / "setuptools.txt").write_text(locked[0])
-    venv.create(scratch / "venv", with_pip=True)
-    python = str(scratch / "venv/bin/python")
-    run(python, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(scratch / "setuptools.txt"))
-    return python
-
-
 def place(built: list[Path], folder: Path) -> None:
     """Put wheel and sdist into the wheels/ of a new project, and require that wheel."""
     (folder / "wheels").mkdir(exist_ok=True)
@@ -514,8 +312,8 @@ def place(built: list[Path], folder: Path) -> None:
 
 def requirement(built: list[Path]) -> str:
     """Return the requirement of a wheel in wheels/ by its hash, with the hash of its sdist in a comment."""
-    sdists = "".join(f"{SDIST}{digest_of(path)}\n" for path in built[1:])
-    return f"./wheels/{built[0].name} --hash=sha256:{digest_of(built[0])}\n{sdists}"
+    sdists = "".join(f"{SDIST}{sources.digest_of(path)}\n" for path in built[1:])
+    return f"./wheels/{built[0].name} --hash=sha256:{sources.digest_of(built[0])}\n{sdists}"
 
 
 def install(built: list[Path]) -> None:
@@ -534,13 +332,8 @@ def install(built: list[Path]) -> None:
     part.write_text(after)
     pip("install", "--no-deps", "--force-reinstall", "--require-hashes", "--requirement", str(part))
     os.replace(part, LIST)
-    for old in set(kept.glob(f"{PACKAGE}-*")) - {kept / path.name for path in built}:
+    for old in set(kept.glob(f"{sources.PACKAGE}-*")) - {kept / path.name for path in built}:
         old.unlink()
-
-
-def digest_of(file: Path) -> str:
-    """Return the SHA-256 of a file."""
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def partial_name(path: Path) -> Path:
@@ -548,21 +341,9 @@ def partial_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}")
 
 
-@contextmanager
-def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
-    """Yield a folder on the project's disk, or next to another one, so that a rename moves what is in it."""
-    with tempfile.TemporaryDirectory(prefix=".engine-", dir=parent or ROOT) as folder:
-        yield Path(folder)
-
-
 def pip(*arguments: str) -> None:
     """Run pip in this environment."""
-    run(sys.executable, "-m", "pip", *arguments, "--quiet", "--disable-pip-version-check")
-
-
-def run(*command: str, **options: Any) -> None:
-    """Run a command; raise CalledProcessError with its output if it fails."""
-    subprocess.run(command, check=True, capture_output=True, text=True, **options)
+    sources.run(sys.executable, "-m", "pip", *arguments, "--quiet", "--disable-pip-version-check")
 
 
 if __name__ == "__main__":

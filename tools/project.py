@@ -201,11 +201,8 @@ def change_makefile(text: str, words: dict[str, str]) -> str:
 
 def change_train(text: str, words: dict[str, str]) -> str:
     """Make the framework of a project with one the default."""
-    return (
-        text.replace("\n# trainer:", "\nframework: keras\n\n# trainer:")
-        if words["framework"] == "keras"
-        else text
-    )
+    default = "\nframework: keras\n" if words["framework"] == "keras" else ""
+    return text.replace("\n# trainer:", f"{default}\n# trainer:")
 
 
 def change_guide(text: str, words: dict[str, str]) -> str:
@@ -302,11 +299,8 @@ def read_choices(arguments: list[str]) -> tuple[Path, dict[str, str], str]:
         raise Refusal(f"DIR={typed} is inside of {ROOT}; name a folder next to it, such as ../mine.")
     if not folder.parent.is_dir():
         raise Refusal(f"DIR={typed}: there is no folder {folder.parent}; create it first.")
-    return (
-        folder,
-        {"title": title, "framework": framework, "cluster": ",".join(re.split(r"[, ]+", cluster))},
-        source,
-    )
+    presets = ",".join(re.split(r"[, ]+", cluster))
+    return folder, {"title": title, "framework": framework, "cluster": presets}, source
 
 
 def refuse_unknown(names: str, sources: Path) -> None:
@@ -348,18 +342,18 @@ def make(arguments: list[str]) -> None:
     choices["pages"] = find_pages(ROOT)
     with scratch_folder(folder) as scratch:
         try:
-            sources = engine.fetch_sources(source or str(ROOT), scratch, template=True)
+            sources = engine.sources.fetch_sources(source or str(ROOT), scratch, template=True)
             refuse_unknown(choices["cluster"], sources)
-            template = sources / engine.TEMPLATE
+            template = sources / engine.sources.TEMPLATE
             made = engine.render(template if template.is_dir() else ROOT, choices, scratch / "made")
-            contents = {str(path.relative_to(made)): path.read_bytes() for path in engine.files(made)}
-            engine.place(engine.build(sources, scratch / "built"), made)
-            engine.write_made(made, engine.version_of(sources), choices, contents)
-        except engine.Refusal as refusal:
+            contents = {str(path.relative_to(made)): path.read_bytes() for path in engine.sources.files(made)}
+            engine.place(engine.sources.build(sources, scratch / "built"), made)
+            engine.write_made(made, engine.sources.version_of(sources), choices, contents)
+        except engine.sources.Refusal as refusal:
             raise Refusal(str(refusal)) from None
         if shutil.which("git"):
-            engine.run("git", "-C", str(made), "init", "--quiet")
-            engine.run("git", "-C", str(made), "add", "--all")
+            engine.sources.run("git", "-C", str(made), "init", "--quiet")
+            engine.sources.run("git", "-C", str(made), "add", "--all")
         os.rename(made, folder)
     print(f"{folder} is the project {choices['title']}.")
     print(f"Next: cd {shlex.quote(str(folder))} && git commit -qm Start && make train")
@@ -388,20 +382,16 @@ def main(arguments: list[str]) -> int:
             write(render(ROOT, json.loads(words[1])), Path(words[0]))
         else:
             make(words)
+        return 0
     except Refusal as refusal:
-        print(f"error: {refusal}", file=sys.stderr)
-        return 2
+        message = str(refusal)
     except subprocess.CalledProcessError as failed:
         lines = (failed.stderr or failed.stdout or "").strip().splitlines()
-        print(
-            f"error: {' '.join(map(str, failed.cmd[:4]))} failed: {lines[-1] if lines else failed}",
-            file=sys.stderr,
-        )
-        return 2
+        message = f"{' '.join(map(str, failed.cmd[:4]))} failed: {lines[-1] if lines else failed}"
     except OSError as error:  # such as a folder that can't be written, or no git
-        print(f"error: {error.strerror}: {error.filename}; nothing was written.", file=sys.stderr)
-        return 2
-    return 0
+        message = f"{error.strerror}: {error.filename}; nothing was written."
+    print(f"error: {message}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

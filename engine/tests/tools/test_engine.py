@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tools import engine
+from tools import engine_sources as sources
 from tools.testing.projects import copy_project, git
 from train_anywhere.files import ROOT
 
@@ -39,7 +40,7 @@ def newer(tmp_path: Path) -> Path:
     made = tmp_path / "newer" / "engine"
     shutil.copytree(ROOT / "engine", made, ignore=shutil.ignore_patterns("__pycache__"))
     text = (made / "pyproject.toml").read_text()
-    (made / "pyproject.toml").write_text(text.replace(engine.version_of(ROOT / "engine"), NEXT))
+    (made / "pyproject.toml").write_text(text.replace(sources.version_of(ROOT / "engine"), NEXT))
     log = (made / "CHANGELOG.md").read_text()
     (made / "CHANGELOG.md").write_text(log.replace("\n## ", f"\n## {NEXT}\n\n- Steps are faster.\n\n## ", 1))
     return made.parent
@@ -52,7 +53,7 @@ def call(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_checksums_are_those_of_the_files() -> None:
-    assert engine.edited_files(ROOT / "engine") == [], "after a change of the engine: make checksums"
+    assert sources.edited_files(ROOT / "engine") == [], "after a change of the engine: make checksums"
 
 
 OLD_LOG = "# Changelog\n\n## Unreleased\n\n### Added\n\n- One.\n\n## 0.1.0\n\n- First.\n"
@@ -70,9 +71,7 @@ NEW_LOG = (
         (NEW_LOG, "The changelog has nothing newer."),
     ],
 )
-def test_only_new_entries_of_a_changelog_are_printed(
-    capsys: pytest.CaptureFixture[str], old: str, entries: str
-) -> None:
+def test_only_new_entries_of_a_changelog_are_printed(capsys, old, entries):
     engine.print_changes("0.1.0", "0.2.0", NEW_LOG, old)
     assert capsys.readouterr().out == f"train-anywhere 0.1.0 -> 0.2.0\n\n{entries}\n"
 
@@ -110,11 +109,11 @@ def test_an_engine_in_the_project_is_replaced(project: Path, newer: Path) -> Non
     assert done.returncode == 0, done.stderr
     assert f"-> {NEXT}" in done.stdout and "- Steps are faster." in done.stdout
     assert "The first release of the engine" not in done.stdout  # this version's own section
-    assert engine.file_digests(project / "engine") == engine.file_digests(newer / "engine")
+    assert sources.file_digests(project / "engine") == sources.file_digests(newer / "engine")
     assert not [*project.glob(".engine-*")]
     again = call(project, "tools/engine.py", "update", "engine")
     assert (again.returncode, again.stdout) == (0, f"train-anywhere {NEXT}: nothing new.\n")
-    assert engine.edited_files(project / "engine") == []  # whatever CHECKSUMS came with it
+    assert sources.edited_files(project / "engine") == []  # whatever CHECKSUMS came with it
 
 
 REFUSED = {
@@ -136,6 +135,6 @@ def test_what_is_refused_is_one_message_and_changes_nothing(project: Path) -> No
 
 def test_this_python_is_one_of_the_project() -> None:
     """The tool needs only the standard library until it builds. Other tests use another Python."""
-    command = [sys.executable, "-I", "-S", ROOT / "tools/engine.py", "update"]
+    command = [sys.executable, "-E", "-S", ROOT / "tools/engine.py", "update"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("error: name the new engine"), done.stderr

@@ -13,6 +13,7 @@ import pytest
 
 from engine.tests.killed import run_killed
 from tools import engine
+from tools import engine_sources as sources
 
 PROJECT = """[build-system]
 requires = ["setuptools"]
@@ -28,13 +29,13 @@ packages = ["train_anywhere"]
 
 def make_engine(folder: Path, version: str, value: int = 1) -> Path:
     """An engine of two files."""
-    (folder / engine.PACKAGE).mkdir(parents=True)
-    (folder / engine.PACKAGE / "__init__.py").write_text(f"value = {value}\n")
+    (folder / sources.PACKAGE).mkdir(parents=True)
+    (folder / sources.PACKAGE / "__init__.py").write_text(f"value = {value}\n")
     (folder / "README.md").write_text(f"# Changelog\n\n## {version}\n\n- new\n")
     (folder / "CHANGELOG.md").write_text(f"# Changelog\n\n## {version}\n\n- new\n")
     (folder / "MANIFEST.in").write_text("include CHANGELOG.md CHECKSUMS\n")
     (folder / "pyproject.toml").write_text(PROJECT.format(version=version))
-    engine.write_sums(folder)
+    sources.write_sums(folder)
     return folder
 
 
@@ -54,7 +55,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def digest(folder: Path) -> str:
-    return str(sorted(engine.file_digests(folder).items()))
+    return str(sorted(sources.file_digests(folder).items()))
 
 
 def run(*words: str) -> int:
@@ -117,7 +118,7 @@ def test_a_killed_update(project: Path, tmp_path: Path) -> None:
 def test_a_killed_update_of_a_project_without_the_engine(project: Path, tmp_path: Path, version: str) -> None:
     """Also one that keeps its version, and with it the name of its wheel."""
     new = make_engine(tmp_path / "new/engine", version, 2)
-    built = engine.build(project / "engine", tmp_path / "built")
+    built = sources.build(project / "engine", tmp_path / "built")
     engine.place(built, project)
     shutil.rmtree(project / "engine")
 
@@ -129,9 +130,7 @@ def test_a_killed_update_of_a_project_without_the_engine(project: Path, tmp_path
     kill_each(state, "update", str(new.parent))
 
 
-def test_a_source_that_is_damaged_or_another_package_is_refused(
-    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_that_is_damaged_or_another_package_is_refused(project, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(project)
     broken = tmp_path / "broken.tar.gz"
     broken.write_bytes(b"\x1f\x8b" + bytes(100))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import engine
+from tools import engine_sources as sources
 from tools import project as template
 from tools.testing.projects import git, run_command
 from train_anywhere.files import ROOT
@@ -218,14 +218,14 @@ def test_the_wheel_of_the_same_sources_has_the_same_bytes(tmp_path: Path) -> Non
         before = os.umask(mask)
         try:
             (copy / "README.md").chmod(0o644 & ~mask)
-            built.append([path.read_bytes() for path in engine.build(copy, tmp_path / name / "out")])
+            built.append([path.read_bytes() for path in sources.build(copy, tmp_path / name / "out")])
         finally:
             os.umask(before)
     assert built[0] == built[1]
-    package = ROOT / "engine" / engine.PACKAGE
+    package = ROOT / "engine" / sources.PACKAGE
     names = zipfile.ZipFile(next((tmp_path / "a/out").glob("*.whl"))).namelist()
-    inside = {name for name in names if name.startswith(f"{engine.PACKAGE}/")}
-    assert inside == {f"{engine.PACKAGE}/{path.relative_to(package)}" for path in engine.files(package)}
+    inside = {name for name in names if name.startswith(f"{sources.PACKAGE}/")}
+    assert inside == {f"{sources.PACKAGE}/{path.relative_to(package)}" for path in sources.files(package)}
 
 
 def test_a_killed_call_leaves_nothing_after_the_next_one(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def newer(tmp_path: Path) -> Path:
     made = tmp_path / "newer"
     run_command(ROOT, sys.executable, "tools/project.py", "copy", str(made))
     shutil.copytree(ROOT / "engine", made / "engine", ignore=shutil.ignore_patterns("__pycache__"))
-    replace(made / "engine/pyproject.toml", engine.version_of(ROOT / "engine"), NEXT)
+    replace(made / "engine/pyproject.toml", sources.version_of(ROOT / "engine"), NEXT)
     return made
 
 

@@ -56,9 +56,7 @@ def make(project: Path, *words: str, **environment: str) -> subprocess.Completed
 
 
 @pytest.mark.parametrize("variable", ["CONDA_PREFIX", "VIRTUAL_ENV"])
-def test_one_that_has_all_is_used_and_nothing_is_installed(
-    project: Path, prefix: Path, variable: str
-) -> None:
+def test_one_that_has_all_is_used_and_nothing_is_installed(project, prefix, variable):
     done = make(project, "setup", **{variable: str(prefix)})
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert not (project / ".venv").exists()
@@ -123,10 +121,7 @@ def setup(project: Path, tmp_path: Path) -> Setup:
     return run
 
 
-def test_packages_for_gpus_replace_those_for_cpus_only_if_they_are_requested(
-    project: Path,
-    setup: Setup,
-) -> None:
+def test_packages_for_gpus_replace_those_for_cpus_only_if_they_are_requested(project, setup):
     assert CPU in setup()[0]
     kept = project / ".venv" / "kept"
     kept.touch()
