@@ -1,10 +1,8 @@
 """The doctor: its findings, its advice, and a real job of two steps."""
 
 import json
-import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,21 +28,12 @@ def test_this_machine_with_two_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_horovod_is_reported_like_horovodrun_does(
-    tmp_path: Path, require: Callable[[object, str], None]
-) -> None:
+def test_horovod_is_reported_like_horovodrun_does(tmp_path, require):
     require(not (problem := horovod_problem()), str(problem))
     done = doctor("strategy=horovod", "trainer.devices=2", f"paths.results={tmp_path}", timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     shown = subprocess.run([f"{sys.prefix}/bin/horovodrun", "-cb"], capture_output=True, text=True).stdout
-    for title, row in (
-        ("Frameworks", "frameworks"),
-        ("Controllers", "controllers"),
-        ("Tensor Operations", "tensor operations"),
-    ):
-        [found] = re.findall(rf"^ok  {row} +(.*)", done.stdout, re.M)
-        part = shown.partition(f"Available {title}:")[2].partition("Available")[0]
-        assert re.findall(r"\[X\] (\w+)", part) == found.partition(";")[0].split(", ")
+    assert "[X] Gloo" in shown and f"ok  horovodrun        {shown.strip()}" in done.stdout
 
 
 @pytest.mark.new_process

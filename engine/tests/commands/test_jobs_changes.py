@@ -83,9 +83,7 @@ VERBS = {"status": "", "cancel": "Nothing was cancelled.", "resubmit": "Nothing 
 
 @pytest.mark.parametrize("fault", BROKEN)
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_queue_that_can_not_be_asked_is_not_an_empty_one(
-    verbs: Verbs, monkeypatch: pytest.MonkeyPatch, fault: str, verb: str
-) -> None:
+def test_a_queue_that_can_not_be_asked_is_not_an_empty_one(verbs, monkeypatch, fault, verb):
     folder = verbs.make("20260101-000000-aaaa", "7", state="running")
     before = (folder / "run.json").read_bytes()
     script, sentence = BROKEN[fault]
@@ -99,9 +97,7 @@ def test_a_queue_that_can_not_be_asked_is_not_an_empty_one(
 
 
 @pytest.mark.parametrize("mode, reason", [(0o644, "Permission denied"), (0o755, "Exec format error")])
-def test_a_client_that_can_not_be_started(
-    verbs: Verbs, monkeypatch: pytest.MonkeyPatch, mode: int, reason: str
-) -> None:
+def test_a_client_that_can_not_be_started(verbs, monkeypatch, mode, reason):
     verbs.make("20260101-000000-aaaa", "7", state="running")
     (verbs.bin / "squeue").write_bytes(b"\x7fELF no program")
     (verbs.bin / "squeue").chmod(mode)
@@ -135,9 +131,7 @@ def test_an_accounting_that_can_not_be_asked_leaves_the_end_unknown(verbs: Verbs
         ("echo gone >{}", "scancel was called, and the result is not known: squeue answered 'gone'"),
     ],
 )  # fmt: skip
-def test_a_job_is_cancelled_only_when_the_queue_says_so(
-    verbs: Verbs, monkeypatch: pytest.MonkeyPatch, scancel: str, sentence: str
-) -> None:
+def test_a_job_is_cancelled_only_when_the_queue_says_so(verbs, monkeypatch, scancel, sentence):
     folder = verbs.make("20260101-000000-aaaa", "7", state="queued")
     verbs.queue.write_text("7|PENDING\n")
     verbs.client("scancel", scancel.format(verbs.queue))
@@ -194,9 +188,7 @@ def refused_name(verbs: Verbs, verb: str, name: str) -> str:
 
 
 @pytest.mark.parametrize("verb", ["status", "cancel", "prune", "save", "resubmit"])
-def test_a_dot_is_the_current_folder_and_not_the_newest_run(
-    verbs: Verbs, verb: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dot_is_the_current_folder_and_not_the_newest_run(verbs, verb, monkeypatch):
     folder = verbs.make(state="completed", script=False)
     monkeypatch.chdir(verbs.results)
     for name in (".", "./", "..", "code", "digits"):

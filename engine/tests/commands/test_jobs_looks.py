@@ -47,9 +47,7 @@ STATES = [
 
 
 @pytest.mark.parametrize(("queue", "state", "expected"), STATES)
-def test_the_scheduler_knows_the_living_and_run_json_the_ended(
-    verbs: Verbs, queue: str, state: str, expected: str
-) -> None:
+def test_the_scheduler_knows_the_living_and_run_json_the_ended(verbs, queue, state, expected):
     verbs.make("20260101-000000-aaaa", "7", state=state)
     verbs.queue.write_text(queue)
     assert verbs.run("status")[0].split()[1] == expected

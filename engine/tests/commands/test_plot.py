@@ -87,9 +87,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("metric, name", REFUSED)
-def test_a_refusal_writes_nothing(
-    results: Path, capsys: pytest.CaptureFixture[str], metric: str, name: str
-) -> None:
+def test_a_refusal_writes_nothing(results, capsys, metric, name):
     assert plot(results, "--metric", metric, "--out", f"{results.parent}/{name}") == 2
     assert REFUSED[metric, name].format(results.parent) in capsys.readouterr().err
     assert [path.name for path in results.parent.iterdir()] == ["results"]

@@ -53,9 +53,7 @@ def running(tmp_path: Path, request: pytest.FixtureRequest) -> "Iterator[subproc
     process.communicate(timeout=120)
 
 
-def test_a_run_saves_shows_its_stacks_and_stops(
-    running: "subprocess.Popen[str]", tmp_path: Path, capsys: pytest.CaptureFixture[str], train: Train
-) -> None:
+def test_a_run_saves_shows_its_stacks_and_stops(running, tmp_path, capsys, train):
     results = tmp_path / "results"
 
     def jobs(*words: str) -> tuple[int, str, str]:
@@ -125,9 +123,7 @@ def test_what_can_not_be_answered_is_one_message(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize("framework", ["lightning", pytest.param("keras", marks=pytest.mark.slow)])
-def test_a_running_job_is_profiled(
-    framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_running_job_is_profiled(framework, tmp_path, capsys):
     results = tmp_path / "results"
     process = start(results, *RANKS[framework])
     try:

@@ -79,9 +79,7 @@ def test_a_damaged_run_is_a_row(tmp_path: Path) -> None:
     assert (found["total"], found["state"], found["strategy"]) == (1, "nothing", None)
 
 
-def test_a_table_is_found_in_a_folder_whose_name_has_an_equals_sign(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_is_found_in_a_folder_whose_name_has_an_equals_sign(tmp_path, capsys):
     (tmp_path / "scaling" / "lr=1").mkdir(parents=True)
     assert main([str(tmp_path / "scaling" / "lr=1")]) == 2
     assert "contains no timing table" in capsys.readouterr().err

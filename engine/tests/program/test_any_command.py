@@ -142,9 +142,7 @@ def test_commands_of_the_environment(run: Run, tmp_path: Path, latest: Latest, t
         (["trainer.devices=4", "program.processes=rank"], "deepspeed mine.py", "4 (program.processes=rank)"),
     ],
 )
-def test_the_dry_run_prints_the_processes(
-    run: Run, tmp_path: Path, tools: Path, words: list[str], command: str, processes: str
-) -> None:
+def test_the_dry_run_prints_the_processes(run, tmp_path, tools, words, command, processes):
     (tmp_path / "mine.py").touch()
     environ = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
     local = ok(run("trainer.accelerator=cpu", *words, "dry_run=true", "--", *command.split(), env=environ))

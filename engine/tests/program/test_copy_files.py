@@ -4,18 +4,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from train_anywhere.checkpoints.recovery import recover_leftovers
-from train_anywhere.config.schema import Config
 from train_anywhere.files.copy_files import Copier
 from train_anywhere.files.node_disk import find_run_folder, rank_folder
 from train_anywhere.files.removal import MARKER, OwnedFolder, make_owned, temporary_name
 from train_anywhere.program.run_program import _copy_the_rest
-from train_anywhere.runs.folder import RunDir
 
 
 @pytest.fixture
@@ -47,9 +44,7 @@ def test_complete_files_are_copied_once(copier: Copier) -> None:
     "killed, open_file, kept",
     [(False, None, "new"), (True, None, "old"), (True, False, "new"), (True, True, "old")],
 )
-def test_the_last_copy_never_replaces_a_whole_file_by_half_of_one(
-    copier: Copier, killed: bool, open_file: bool | None, kept: str
-) -> None:
+def test_the_last_copy_never_replaces_a_whole_file_by_half_of_one(copier, killed, open_file, kept):
     write(copier.source / "a.pt", "old")
     copier.copy()
     write(copier.source / "a.pt", "new", age=0)
@@ -131,18 +126,14 @@ def test_a_link_is_copied_after_what_it_leads_to(copier: Copier, absolute: bool)
     assert [(copier.target / n).read_text() for n in ("last.pt", "b.pt")] == ["a file", "two"]
 
 
-def test_a_link_that_leads_out_of_the_folder_is_reported(
-    copier: Copier, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_link_that_leads_out_of_the_folder_is_reported(copier, capsys):
     (copier.source / "link").symlink_to("/etc/passwd")
     assert copier.copy() == [] and copier.failed == ["link"]
     assert "(it is a link to /etc/passwd, outside of the folder)." in capsys.readouterr().err
     assert not os.path.lexists(copier.target / "link")
 
 
-def test_files_of_killed_ranks_are_copied(
-    make_run: Callable[..., tuple[Config, RunDir]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_of_killed_ranks_are_copied(make_run, tmp_path, capsys):
     """After one rank failed, srun has killed the others, whose files are on the node's disk."""
     words = (f"checkpoint.local={tmp_path / 'disk'}", "program.command=[examples/programs/resumable.py]")
     run = make_run(*words)[1]
@@ -188,9 +179,7 @@ def test_files_that_the_disk_does_not_take_stay(copier: Copier, capsys: pytest.C
     assert (copier.target / "a.pt").read_text() == "one" and not place.path.exists()
 
 
-def test_a_file_that_changes_while_it_is_copied_is_left(
-    copier: Copier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changes_while_it_is_copied_is_left(copier, monkeypatch):
     import shutil
 
     write(copier.source / "a.pt", "one")

@@ -40,9 +40,7 @@ def needs(package: str) -> pytest.MarkDecorator:
         pytest.param("lightning", (), ("examples/programs/accelerate_loop.py",), marks=[pytest.mark.slow, needs("accelerate")]),
     ],
 )  # fmt: skip
-def test_killed_and_continued(
-    tmp_path: Path, framework: str, keys: tuple[str, ...], program: tuple[str, ...]
-) -> None:
+def test_killed_and_continued(tmp_path, framework, keys, program):
     """The same weights, and one curve."""
     whole = subprocess.run(
         command(tmp_path / "a", keys, program), capture_output=True, text=True, cwd=ROOT, timeout=300

@@ -40,9 +40,7 @@ def environ_without_root() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("how", [("src/app.py",), ("-m", "src.app")])
-def test_a_dry_run_shows_one_array_and_writes_nothing(
-    start: Start, folder: Path, how: tuple[str, ...]
-) -> None:
+def test_a_dry_run_shows_one_array_and_writes_nothing(start, folder, how):
     keys = (
         "cluster=neuron", "nodes=2", "devices=8", "comment=pytorch", "check=warn", "local_disk=/scratch", "results=/var/tmp/r",
     )  # fmt: skip

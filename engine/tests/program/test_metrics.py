@@ -43,9 +43,7 @@ for step in range(1, 6):
 """
 
 
-def test_a_line_of_python(
-    run: Run, tmp_path: Path, latest: Latest, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_of_python(run, tmp_path, latest, capsys):
     """Curves, best, report, list and diff show them. Only rank 0 writes."""
     done = run(LOGS, "trainer.devices=2", "trainer.accelerator=cpu")
     assert done.returncode == 0, done.stderr
@@ -196,9 +194,7 @@ print("arguments", sys.argv[1:])
 """
 
 
-def test_a_sweep_runs_one_after_the_other(
-    run: Run, tmp_path: Path, latest: Latest, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_runs_one_after_the_other(run, tmp_path, latest, capsys):
     done = run(
         LEARNS,
         "-m",

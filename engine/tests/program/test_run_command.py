@@ -80,9 +80,7 @@ def test_two_ranks_know_each_other(run: Run, script: str, latest: Latest) -> Non
     ],
 )
 @pytest.mark.quick("accelerate-words0-True", "torchrun-words3-False")
-def test_a_launcher_that_starts_trainings_of_one_rank_is_noticed(
-    run: Run, tmp_path: Path, launcher: str, words: tuple[str, ...], noted: bool
-) -> None:
+def test_a_launcher_that_starts_trainings_of_one_rank_is_noticed(run, tmp_path, launcher, words, noted):
     """accelerate does with a configuration file of one process, mpirun without -np on a machine of one CPU."""
     program, tools = tmp_path / "sleeps.py", tmp_path / "bin"
     program.write_text("import time\ntime.sleep(4)\n")
@@ -152,9 +150,7 @@ def test_the_dry_run_shows_the_job_and_imports_no_framework(run: Run, script: st
         ),
     ],
 )  # fmt: skip
-def test_refused_with_all_problems_and_nothing_written(
-    run: Run, tmp_path: Path, words: list[str], messages: list[str]
-) -> None:
+def test_refused_with_all_problems_and_nothing_written(run, tmp_path, words, messages):
     done = run(*words)
     assert done.returncode == 2, done.stdout + done.stderr
     assert all(message in done.stderr for message in messages), done.stderr
@@ -214,9 +210,7 @@ def test_rank_0_does_not_end_the_step_while_others_save(make_run: MakeRun, launc
     assert _finish(config, of_a_job(run, Stop(), launched_by), 75) == 75  # the others may not know of it
 
 
-def test_an_end_that_can_not_be_recorded_is_an_error(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_end_that_can_not_be_recorded_is_an_error(make_run, monkeypatch, capsys):
     config, run = make_run()
     process = of_a_job(run, Stop())
 
@@ -233,9 +227,7 @@ def test_an_end_that_can_not_be_recorded_is_an_error(
     assert "ended with exit code 7" in printed and "No space left" in printed
 
 
-def test_the_program_of_another_user_needs_trust(
-    run: Run, script: str, tmp_path: Path, latest: Latest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_program_of_another_user_needs_trust(run, script, tmp_path, latest, monkeypatch):
     assert run("--", script, "a").returncode == 0
     folder = latest()
     (folder / "run.json").write_text(json.dumps({**info(folder), "state": "failed"}))

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine.tests.program.conftest import RUN, Latest, Run
+from engine.tests.program.conftest import RUN, Latest
 from tools.testing.weights import info
 from train_anywhere.commands import jobs
 from train_anywhere.files import ROOT
@@ -145,9 +145,7 @@ def test_a_shell_script_may_trap_the_signal(tmp_path: Path, line: str, printed_t
     assert code == 75 and ("saved" in printed) == printed_there
 
 
-def test_cancel_stops_the_program_of_each_rank(
-    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cancel_stops_the_program_of_each_rank(script, tmp_path, capsys):
     (ROOT / script).write_text(
         "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(0)))\n"
         "print('ready', flush=True)\ntime.sleep(60)\n"
@@ -192,9 +190,7 @@ time.sleep(60)
 """
 
 
-def test_the_end_of_an_earlier_start_does_not_count(
-    run: Run, script: str, latest: Latest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_an_earlier_start_does_not_count(run, script, latest, monkeypatch):
     """Containers start the same process ids again, and arguments may change at a resume."""
     (ROOT / script).write_text(STOPS)
     monkeypatch.setenv("MASTER_PORT", "12345")  # part of the name of a start

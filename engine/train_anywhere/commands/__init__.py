@@ -1,6 +1,6 @@
 """The commands of a project, each a module: scripts in src/ and slurm/ call some, `python -m train_anywhere VERB` the others.
 
-A Python that lacks a package that the engine requires, such as the system's, gets one message. `src/jobs.py` mostly works without them.
+A Python that lacks a package that the engine requires, such as the system's, gets one message.
 """
 
 import sys

@@ -8,11 +8,11 @@ Exit codes: 0 all checks pass, 1 a check fails (its line has the remedy), 2 the 
 """
 
 import os
-import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -20,13 +20,8 @@ from pathlib import Path
 from train_anywhere.commands.elsewhere import read_request
 from train_anywhere.config.checks.contradictions import scheduler_problems
 from train_anywhere.config.schema import Config
+from train_anywhere.distributed import packages
 from train_anywhere.distributed.layout import local_layout, make_layout
-from train_anywhere.distributed.packages import (
-    PACKAGES,
-    horovod_problem,
-    installed_frameworks,
-    installed_horovod,
-)
 from train_anywhere.errors import listed
 from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.fit import fit_page, terminal_width
@@ -60,41 +55,29 @@ class Fact:
 def collect_facts(config: Config) -> Iterator[Fact]:
     """Yield what can be checked without starting a job."""
     yield Fact("python", f"{sys.version.split()[0]}  {sys.executable}")
-    frameworks = installed_frameworks()
-    for package in PACKAGES[config.framework]:
-        version = frameworks.get(package) or _version(package)
+    frameworks = packages.installed_frameworks()
+    for package in packages.PACKAGES[config.framework]:
+        version = frameworks.get(package)
+        with suppress(metadata.PackageNotFoundError):
+            version = version or metadata.version(package)
         yield Fact(package, version or "", "" if version else f"not installed in {sys.prefix}: `make setup`")
     # a request for a Horovod that can't be used is reported with the other problems below
-    if (horovod := installed_horovod()) and not horovod_problem(config.framework):
+    if (horovod := packages.installed_horovod()) and not packages.horovod_problem(config.framework):
         yield Fact("horovod", horovod)
         if config.strategy.name == "horovod" or config.launch == "horovodrun":
-            yield from horovod_build()
+            # frameworks, controllers and tensor operations; it imports every framework: some seconds
+            command = [sys.executable, "-m", "horovod.runner.launch", "--check-build"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            failed = f"`horovodrun --check-build` failed: run `make horovod`.\n{_tail(done.stderr)}"
+            yield Fact("horovodrun", done.stdout.strip(), "" if "[X]" in done.stdout else failed)
     for tool in TOOLS[config.cluster.scheduler]:
         where = shutil.which(tool)
         yield Fact(tool, where or "", "" if where else "not on PATH: this is not a login node of the cluster")
     yield _results(Path(config.paths.results))
     local = config.cluster.scheduler == "none"
-    problems = (
-        local_problems(config, CHECKS) if local else refusals(config, None, None, None, CHECKS.problems)
-    )
-    for problem in problems:
+    found = local_problems(config, CHECKS) if local else refusals(config, None, None, None, CHECKS.problems)
+    for problem in found:
         yield Fact("request", "", problem)
-
-
-def horovod_build() -> Iterator[Fact]:
-    """Yield what `horovodrun --check-build` reports: frameworks, controllers and tensor operations of the installed Horovod."""
-    command = [sys.executable, "-m", "horovod.runner.launch", "--check-build"]
-    done = subprocess.run(command, capture_output=True, text=True)  # it imports every framework: some seconds
-    parts = re.findall(r"Available (.*):\n((?: *\[.\] .*\n?)+)", done.stdout)
-    if not parts:
-        yield Fact(
-            "horovodrun", "", f"`horovodrun --check-build` failed: run `make horovod`.\n{_tail(done.stderr)}"
-        )
-    for title, rows in parts:
-        marks = dict(reversed(row) for row in re.findall(r"\[(.)\] (\w+)", rows))
-        built, without = ([n for n, m in marks.items() if (m == "X") is there] for there in (True, False))
-        absent = f"; not {listed(without)}" if without else ""
-        yield Fact(title.lower(), f"{listed(built) or 'none'}{absent}")
 
 
 def _results(folder: Path) -> Fact:
@@ -102,13 +85,6 @@ def _results(folder: Path) -> Fact:
     free = f"{shutil.disk_usage(there).free >> 30} GiB free in {folder}"
     writable = os.access(there, os.W_OK)
     return Fact("results", free, "" if writable else f"{there} can't be written: use paths.results=DIR")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def run_job(words: list[str], results: str, task: str) -> Fact:
@@ -128,12 +104,7 @@ def run_job(words: list[str], results: str, task: str) -> Fact:
 
 
 def check_run(run: RunDir, output: str) -> Fact:
-    """Check that every rank answered, and that all ended with the same weights.
-
-    Args:
-        run: folder of the job's run.
-        output: output of the job, whose end is shown after a failure.
-    """
+    """Check that every rank answered, and that all ended with the same weights; `output` of the job ends the message."""
     info, ranks = run.read_info(), read_reports(run)
     silent = sorted(set(range(info["world_size"])) - ranks.keys())
     answered = f"{len(ranks)} of {info['world_size']} ranks answered, on {listed(info.get('hosts', []))}"

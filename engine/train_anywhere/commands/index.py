@@ -6,13 +6,12 @@ A run does it by itself before its ranks connect. Do it earlier to find incomple
 """
 
 import argparse
-import sys
 
-from train_anywhere.errors import ProjectError
 from train_anywhere.files import WORK
 from train_anywhere.files.root import shell_folder
 from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.files.terminal.printable import printable_output
+from train_anywhere.launch.command import run_command
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,15 +24,15 @@ def main(arguments: list[str] | None = None) -> int:
         help="where the index is kept if DIR can't be written (%(default)s)",
     )
     parsed = parser.parse_args(arguments)
-    with printable_output():  # names in tar files may have any bytes
-        try:
-            from train_anywhere.data.shards.index import open_index
 
-            index = open_index(shell_folder() / parsed.dir, shell_folder() / parsed.results / ".cache")
-        except ProjectError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return error.exit_code
+    def write() -> int:
+        from train_anywhere.data.shards.index import open_index
+
+        index = open_index(shell_folder() / parsed.dir, shell_folder() / parsed.results / ".cache")
         files = [f"{split + ':':<15}{len(names):,} shards" for split, names in index.shards.splits.items()]
         print("\n".join(index.info["notes"] + files))
         print(f"{'Samples:':<15}{index.starts[-1]:,}\n{'Index:':<15}{index.place}")
-    return 0
+        return 0
+
+    with printable_output():  # names in tar files may have any bytes
+        return run_command(write, overrides=False)

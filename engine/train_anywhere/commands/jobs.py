@@ -23,6 +23,7 @@ at submission; to continue with the current code use `python src/train.py resume
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,19 +31,11 @@ from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
+from train_anywhere.commands import plot as plots
+from train_anywhere.commands import prune as folders
+from train_anywhere.commands import running_job
 from train_anywhere.commands.jobs_options import add_options
-from train_anywhere.commands.over import summarize
-from train_anywhere.commands.plot import plot
-from train_anywhere.commands.prune import prune
-from train_anywhere.commands.running import job_shell
-from train_anywhere.commands.running.ask_ranks import debug as debug_run
-from train_anywhere.commands.running.ask_ranks import profile as profile_run
-from train_anywhere.commands.running.ask_ranks import save as save_run
-from train_anywhere.commands.running.job_shell import explain_unreachable_scheduler
-from train_anywhere.commands.running.job_shell import shell as open_shell
 from train_anywhere.errors import (
-    INTERRUPTED,
-    REFUSED,
     ConfigError,
     ProjectError,
     SchedulerError,
@@ -50,25 +43,25 @@ from train_anywhere.errors import (
     listed,
 )
 from train_anywhere.features import describe
-from train_anywhere.files import WORK
 from train_anywhere.files.atomic import dumps
 from train_anywhere.files.root import shell_folder
 from train_anywhere.files.terminal.fit import FittedHelp, fit, terminal_width
-from train_anywhere.files.terminal.printable import one_line, printable, printable_output
+from train_anywhere.files.terminal.printable import one_line, printable_output
+from train_anywhere.launch.command import run_command
 from train_anywhere.monitor.report.compare_runs import compare_runs
 from train_anywhere.runs.folder import finish_deletions
 from train_anywhere.runs.summary import as_typed, display_path, resume_command
 from train_anywhere.slurm.status import find_runs, local_runs, show_logs
 from train_anywhere.slurm.status.best import find_best as best_of
 from train_anywhere.slurm.status.cost import format_costs, sum_costs
+from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.status.gather import FAILED, RunReports, gather
 from train_anywhere.slurm.status.list_page import list_runs, parse_since, select
-from train_anywhere.slurm.status.show_logs import watch
 from train_anywhere.slurm.status.text_page import has_colors, next_lines, page, to_json, to_plain
 from train_anywhere.slurm.submission.prepare import refuse_second_job
 from train_anywhere.slurm.submission.resubmit import resubmit as submit_again
 
-Runs = list[find_runs.RunEntry]
+Options = argparse.Namespace
 
 MOST_LISTED = 50
 """Runs that `list` shows without --all."""
@@ -76,88 +69,52 @@ MOST_LISTED = 50
 ON = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
 ON.add_argument("--on", metavar="NAME")
 
-FOLLOWING = ("follow", "watch")
-"""Options that Ctrl-C normally ends."""
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return 0, or `REFUSED` after one message per run that could not be handled."""
     where, words = ON.parse_known_args(arguments)
-    parsed = _parser().parse_args(words, where)
-    with printable_output(log=parsed.verb is logs):
-        return _serve(parsed, words)
-
-
-def _serve_there(parsed: argparse.Namespace, words: Sequence[str]) -> int:
-    """Serve a verb on the host that --on names; return the exit code."""
-    from train_anywhere.remote import remote_jobs  # a verb here needs no ssh
-
-    if parsed.verb in (pull, push):
-        return int(parsed.verb(parsed) or 0)
-    verb = parsed.verb.__name__.rstrip("_")
-    if parsed.on != "all" or verb != "list":
-        return remote_jobs.run_verb(parsed.on, verb, words)
-
-    asked = [word for word in words if word not in ("--json", "--watch")]
-    return _show_status(lambda: remote_jobs.list_everywhere(asked), parsed, many=True)
-
-
-def _serve(parsed: argparse.Namespace, words: Sequence[str]) -> int:
-    try:
-        if parsed.on is None and parsed.verb in (pull, push):
-            raise ConfigError(f"name the host: python src/jobs.py {parsed.verb.__name__} --on NAME.")
-        if parsed.on is not None:
-            return _serve_there(parsed, words)
-        if parsed.verb in OF_ANY:
-            return int(parsed.verb(parsed) or 0)
-        every = parsed.run is None and parsed.verb is best
-        results = _results(parsed)
-        found = find_runs.find_all(results) if every else find_runs.find(parsed.run, results)
-        return int(parsed.verb(found, parsed) or 0)
-    except ProjectError as error:
-        print(as_typed(f"error: {error}"), file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:  # `| head`
-        sys.stderr.close()
-        return 0
-    except OSError as error:  # such as a file that you may not read
-        if error.filename is None:
-            raise
-        print(f"error: {printable(str(error.filename))}: {error.strerror}.", file=sys.stderr)
-        return REFUSED
-    except KeyboardInterrupt:
-        if any(getattr(parsed, option, False) for option in FOLLOWING):
-            return 0
-        print("interrupted.", file=sys.stderr)
-        return INTERRUPTED
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         usage="%(prog)s [-h] VERB ...", description=as_typed(__doc__ or ""), formatter_class=FittedHelp
     )
     verbs = parser.add_subparsers(prog=parser.prog, required=True, metavar="VERB", help=argparse.SUPPRESS)
-    for verb in (*OF_RUNS, pull, push, *OF_ANY):
-        sub = verbs.add_parser(verb.__name__.rstrip("_"), help=(verb.__doc__ or "").split("\n")[0])
-        if verb not in OF_ANY:
-            newest = "all runs" if verb is best else "the newest run"
-            sub.add_argument(
-                "run",
-                nargs="?",
-                metavar="RUN",
-                help=f"run folder, run id, job id or sweep (default: {newest})",
-            )
-        sub.add_argument("--results", default=WORK / "results", help="where run folders are (%(default)s)")
-        sub.set_defaults(verb=verb, run=None)
-        add_options(verb.__name__, sub)
-    return parser
+    for name, verb in VERBS.items():
+        sub = verbs.add_parser(name, help=verb.__doc__)
+        sub.set_defaults(verb=name)
+        add_options(name, sub)
+    parsed = parser.parse_args(words, where)
+    with printable_output(log=parsed.verb == "logs"):
+        return run_command(lambda: _serve(parsed, words), overrides=False)
 
 
-def _results(parsed: argparse.Namespace) -> Path:
+def _serve(parsed: Options, words: Sequence[str]) -> int:
+    """Serve a verb, on the host that --on names; return the exit code."""
+    try:
+        if parsed.verb in ("pull", "push") and parsed.on is None:
+            raise ConfigError(f"name the host: python src/jobs.py {parsed.verb} --on NAME.")
+        if parsed.on is None or parsed.verb in ("pull", "push"):
+            return VERBS[parsed.verb](parsed) or 0
+        from train_anywhere.remote import remote_jobs  # a verb here needs no ssh
+
+        if parsed.on != "all" or parsed.verb != "list":
+            return remote_jobs.run_verb(parsed.on, parsed.verb, words)
+        asked = [word for word in words if word not in ("--json", "--watch")]
+        return _show_status(lambda: remote_jobs.list_everywhere(asked), parsed, many=True)
+    except KeyboardInterrupt:
+        if getattr(parsed, "follow", False) or getattr(parsed, "watch", False):  # it normally ends so
+            return 0
+        raise
+
+
+def _results(parsed: Options) -> Path:
     return shell_folder() / parsed.results
 
 
-def for_each(found: Runs, do: Callable[[find_runs.RunEntry], None]) -> int:
+def _find(parsed: Options, *names: str | None) -> list[RunEntry]:
+    """Return the runs that RUN names, or other names. Raises SubmitError: there are none."""
+    return [run for name in names or (parsed.run,) for run in find_runs.find(name, _results(parsed))]
+
+
+def for_each(found: Sequence[RunEntry], do: Callable[[RunEntry], None]) -> int:
     """Handle each run, even after one that fails; return the exit code."""
     code = 0
     for run in found:
@@ -171,26 +128,35 @@ def for_each(found: Runs, do: Callable[[find_runs.RunEntry], None]) -> int:
     return code
 
 
-def status(found: Runs, parsed: argparse.Namespace) -> int:
+def refuse_sweep(found: Sequence[RunEntry], name: str, wanted: str = "one") -> RunEntry:
+    """Return the only run. Raises SubmitError: it is a sweep of several."""
+    if len(found) > 1:
+        raise SubmitError(
+            f"{name} is a sweep of {len(found)} members; name {wanted}, such as {found[0].folder.id}."
+        )
+    return found[0]
+
+
+def status(parsed: Options) -> int:
     """Print the state of runs."""
-    folders = [run.folder.path for run in found]  # `latest` may name another run by the next look
-    return _show_status(lambda: gather([find_runs.read_entry(folder) for folder in folders]), parsed)
+    paths = [run.folder.path for run in _find(parsed)]  # `latest` may name another run by the next look
+    return _show_status(lambda: gather([find_runs.read_entry(path) for path in paths]), parsed)
 
 
-def list_(parsed: argparse.Namespace) -> int:
+def list_(parsed: Options) -> int:
     """Print a line for each run, newest first."""
     costs = parsed.cost or parsed.csv
 
     def look() -> RunReports:
-        folders = find_runs.find_folders(_results(parsed))
+        paths = find_runs.find_folders(_results(parsed))
         if parsed.name:
-            folders = [folder for folder in folders if fnmatch(folder.parent.name, parsed.name)]
+            paths = [path for path in paths if fnmatch(path.parent.name, parsed.name)]
         newest = None if parsed.all or parsed.state or parsed.since or costs else MOST_LISTED
-        found = [find_runs.read_entry(folder) for folder in folders[:newest]]
+        found = [find_runs.read_entry(path) for path in paths[:newest]]
         gathered = gather(found, ended_too=False, brief=not parsed.json)
         reports = select(gathered.reports, parsed.name, parsed.state, parsed.since)
         most = len(reports) if parsed.all or costs else MOST_LISTED
-        older = (len(folders) if newest else len(reports)) - most
+        older = (len(paths) if newest else len(reports)) - most
         notes = [f"{older:,} older runs are not listed; --all lists them."] if older > 0 else []
         return replace(gathered, reports=reports[:most], notes=(*gathered.notes, *notes))
 
@@ -203,7 +169,7 @@ def list_(parsed: argparse.Namespace) -> int:
     return gathered.code
 
 
-def _show_status(look: Callable[[], RunReports], parsed: argparse.Namespace, many: bool = False) -> int:
+def _show_status(look: Callable[[], RunReports], parsed: Options, many: bool = False) -> int:
     """Print the status that `look` gathers; what is unknown goes to standard error."""
 
     def text(gathered: RunReports) -> str:
@@ -215,7 +181,7 @@ def _show_status(look: Callable[[], RunReports], parsed: argparse.Namespace, man
             return page(known[0], width, colors)
         return "\n".join([list_runs(known, width, colors), *next_lines(() if many else gathered.next, width)])
 
-    gathered = watch(look, text) if parsed.watch else look()
+    gathered = show_logs.watch(look, text) if parsed.watch else look()
     if parsed.json:
         print(to_json(gathered), end="")
     elif not parsed.watch and (page_text := text(gathered)):
@@ -226,27 +192,26 @@ def _show_status(look: Callable[[], RunReports], parsed: argparse.Namespace, man
     return gathered.code
 
 
-def best(found: Runs, parsed: argparse.Namespace) -> int:
+def best(parsed: Options) -> None:
     """Print the run with the best value of its metric."""
-    shown = ""
+    shown, found = "", _find(parsed) if parsed.run else find_runs.find_all(_results(parsed))
     if parsed.run is None:  # runs of different data have nothing in common: those of one name are compared
         name, everything = parsed.name or found[0].folder.path.parent.name, found
         found = [run for run in found if fnmatch(run.folder.path.parent.name, name)]
         if not found:
             raise SubmitError(f"no run has the name {name}.")
-        shown = f" named {name}" + (
-            " (--name PATTERN: others)" if len(found) < len(everything) and not parsed.name else ""
-        )
+        others = len(found) < len(everything) and not parsed.name
+        shown = f" named {name}{' (--name PATTERN: others)' if others else ''}"
     form = next((form for form in ("latex", "csv", "json") if getattr(parsed, form)), "")
     if parsed.over:
-        print(summarize(found, parsed.over, parsed.metric, parsed.mode, form))
-        return 0
+        print(plots.summarize(found, parsed.over, parsed.metric, parsed.mode, form))
+        return
     if form in ("latex", "csv"):
         raise SubmitError(f"--{form} needs --over KEY, such as --over seed.")
     winner = best_of(found, parsed.metric, parsed.mode)
     if parsed.json:
         print(dumps(to_plain(asdict(winner))), end="")
-        return 0
+        return
     without = f"; {winner.left_out} have no such values" if winner.left_out else ""
     print(one_line(f"{winner.metric} {winner.value:.6g}  {winner.id}  step {winner.step}"))
     extreme = "highest" if winner.mode == "max" else "lowest"
@@ -255,26 +220,27 @@ def best(found: Runs, parsed: argparse.Namespace) -> int:
     if winner.command:
         print(fit(f"Again: {one_line(winner.command)}", terminal_width()))
     print(display_path(winner.path))
+
+
+def logs(parsed: Options) -> int:
+    """Print the output of runs, or follow it."""
+    found = _find(parsed)
+    if not parsed.follow:
+        return for_each(found, lambda run: show_logs.show(run, len(found) > 1, parsed.rank))
+    if trouble := next((run.trouble for run in found if run.trouble), ""):
+        raise SubmitError(trouble)
+    show_logs.follow(found, parsed.rank)
     return 0
 
 
-def logs(found: Runs, parsed: argparse.Namespace) -> int:
-    """Print the output of runs, or follow it."""
-    if parsed.follow:
-        if trouble := next((run.trouble for run in found if run.trouble), ""):
-            raise SubmitError(trouble)
-        show_logs.follow(found, parsed.rank)
-        return 0
-    return for_each(found, lambda run: show_logs.show(run, len(found) > 1, parsed.rank))
-
-
-def cancel(found: Runs, parsed: argparse.Namespace) -> int:
+def cancel(parsed: Options) -> int:
     """Remove runs from the queue, or stop them."""
+    found = _find(parsed)
     refuse_shared(found)
-    return for_each(found, lambda run: print(job_shell.cancel(run)))
+    return for_each(found, lambda run: print(running_job.cancel(run)))
 
 
-def refuse_shared(found: Runs) -> None:
+def refuse_shared(found: Sequence[RunEntry]) -> None:
     """Refuse to cancel a job that other members of a sweep share. Raises SubmitError."""
     folders = {run.folder.path for run in found}
     for run in found:
@@ -290,38 +256,37 @@ def refuse_shared(found: Runs) -> None:
             )
 
 
-def save(found: Runs, parsed: argparse.Namespace) -> int:
+def save(parsed: Options) -> int:
     """Make runs write a checkpoint, and print its path."""
-    return for_each(found, lambda run: save_run(run, parsed.stop, parsed.timeout))
+    return for_each(_find(parsed), lambda run: running_job.save(run, parsed.stop, parsed.timeout))
 
 
-def debug(found: Runs, parsed: argparse.Namespace) -> int:
+def debug(parsed: Options) -> int:
     """Print where the ranks are: the stacks of their threads."""
-    return for_each(found, lambda run: debug_run(run, parsed.rank))
+    return for_each(_find(parsed), lambda run: running_job.debug(run, parsed.rank))
 
 
-def shell(found: Runs, parsed: argparse.Namespace) -> int:
+def shell(parsed: Options) -> int:
     """Open a shell in the job, next to its ranks."""
-    if len(found) > 1:
-        raise SubmitError(
-            f"{parsed.run} is a sweep of {len(found)} members; name one, such as {found[0].folder.id}."
-        )
-    return for_each(found, lambda run: open_shell(run, parsed.node))
+    run = refuse_sweep(_find(parsed), parsed.run)
+    return for_each([run], lambda run: running_job.shell(run, parsed.node))
 
 
-def profile(found: Runs, parsed: argparse.Namespace) -> int:
+def profile(parsed: Options) -> int:
     """Profile the next steps, and print the slowest operations."""
-    return for_each(found, lambda run: profile_run(run, parsed.steps, parsed.ranks, parsed.timeout))
+    words = (parsed.steps, parsed.ranks, parsed.timeout)
+    return for_each(_find(parsed), lambda run: running_job.profile(run, *words))
 
 
-def resubmit(found: Runs, parsed: argparse.Namespace) -> None:
+def resubmit(parsed: Options) -> None:
     """Submit runs again in the same folder, with the same code, from the newest checkpoint."""
+    found = _find(parsed)
     for run in found:
         if run.trouble:
             raise SubmitError(run.trouble)
         if run.scheduler is None:
             raise SubmitError(local_runs.resume_message(run))
-    with explain_unreachable_scheduler("Nothing was submitted."):
+    with running_job.explain_unreachable_scheduler("Nothing was submitted."):
         found, known = find_runs.query_scheduler(found, wait=True)
     states = {r.folder.id: find_runs.read_state(r, known)[0] for r in found}
     if parsed.failed:
@@ -339,29 +304,27 @@ def resubmit(found: Runs, parsed: argparse.Namespace) -> None:
     print(f"Submitted job {job_id}: {listed(r.folder.id for r in again)}")
 
 
-def diff(parsed: argparse.Namespace) -> None:
+def diff(parsed: Options) -> None:
     """Print what differs between two runs."""
-    both = [find_runs.find(name, _results(parsed)) for name in (parsed.first, parsed.second)]
-    for name, found in zip((parsed.first, parsed.second), both, strict=True):
-        if len(found) > 1:
-            raise SubmitError(
-                f"{name} is a sweep of {len(found)} members; name two runs, such as {found[0].folder.id}."
-            )
-    lines = compare_runs(both[0][0].folder, both[1][0].folder, terminal_width())
-    print("\n".join(one_line(part) for line in lines for part in line.split("\n")))
+    names = (parsed.first, parsed.second)
+    found = [(_find(parsed, name), name) for name in names]
+    first, second = (refuse_sweep(runs, name, "two runs").folder for runs, name in found)
+    for line in compare_runs(first, second, terminal_width()):
+        print("\n".join(map(one_line, line.split("\n"))))
 
 
-def plot_(parsed: argparse.Namespace) -> None:
+def plot(parsed: Options) -> None:
     """Draw one metric of runs into a file."""
-    found = [run for name in parsed.runs or [None] for run in find_runs.find(name, _results(parsed))]
-    print(one_line(plot(found, parsed.metric, parsed.out, parsed.over)))
+    found = _find(parsed, *(parsed.runs or [None]))
+    print(one_line(plots.plot(found, parsed.metric, parsed.out, parsed.over)))
 
 
-def report(found: Runs, parsed: argparse.Namespace) -> None:
+def report(parsed: Options) -> None:
     """Write report.html of a run, or the page that compares the members of a sweep."""
     from train_anywhere.monitor.report.page import write_report  # the other verbs need no report
     from train_anywhere.slurm.status.sweep_page import write_sweep
 
+    found = _find(parsed)
     if len(found) > 1:
         print(f"{'Report:':<15}{display_path(write_sweep(found))}")
     else:
@@ -369,52 +332,50 @@ def report(found: Runs, parsed: argparse.Namespace) -> None:
         print("\n".join(write_report(found[0].folder, describe, None if known.alive else known.state)))
 
 
-def pull(parsed: argparse.Namespace) -> None:
+def pull(parsed: Options) -> None:
     """Copy runs of the host of --on to this machine, and write their reports."""
     from train_anywhere.remote import run_copies  # a verb here needs no ssh
 
-    for path in run_copies.pull(parsed.on or "", parsed.run, _results(parsed), parsed.all):
+    for path in run_copies.pull(parsed.on, parsed.run, _results(parsed), parsed.all):
         print(display_path(path))
-        report(find_runs.find(str(path), _results(parsed)), parsed)
+        report(Options(run=str(path), results=parsed.results))
 
 
-def push(parsed: argparse.Namespace) -> int:
+def push(parsed: Options) -> int:
     """Copy runs to the host of --on."""
     from train_anywhere.remote import run_copies  # a verb here needs no ssh
 
-    def copy(run: find_runs.RunEntry) -> None:
+    def copy(run: RunEntry) -> None:
         refuse_second_job(run.folder, run.scheduler is None)
-        path = run_copies.push(parsed.on or "", run.folder)
+        path = run_copies.push(parsed.on, run.folder)
         print(f"Copied. Next: {resume_command(run.folder, parsed.on, path)}")
 
-    return for_each(find_runs.find(parsed.run, _results(parsed)), copy)
+    return for_each(_find(parsed), copy)
 
 
-def prune_(parsed: argparse.Namespace) -> int:
+def prune(parsed: Options) -> int:
     """Delete run folders, after asking."""
-    filters = (parsed.name, parsed.state, parsed.until)
-    if not parsed.runs and all(one is None for one in filters):
+    if not parsed.runs and parsed.name is parsed.state is parsed.until is None:
         raise SubmitError("name runs, or select them: --state failed, --until 30d, --name 'digits*'.")
     results = _results(parsed)
     finish_deletions(results)
-    named = [run for name in parsed.runs for run in find_runs.find(name, results)]
-    found = [*{run.folder.path: run for run in named or find_runs.find_all(results)}.values()]
+    named = _find(parsed, *parsed.runs) if parsed.runs else find_runs.find_all(results)
+    found = [*{run.folder.path: run for run in named}.values()]
     with suppress(SchedulerError):  # what stays unclear is kept
         found = find_runs.with_unrecorded_jobs(found)
-    gathered = gather(found)
-    before = None if parsed.until is None else parse_since(parsed.until).timestamp()
-    wanted = select(gathered.reports, parsed.name, parsed.state, None)
-    chosen = {r.path for r in wanted if before is None or (r.started is not None and r.started < before)}
-    pairs = [
-        (run, report) for run, report in zip(found, gathered.reports, strict=True) if report.path in chosen
-    ]
+    reports = gather(found).reports
+    before = math.inf if parsed.until is None else parse_since(parsed.until).timestamp()
+    wanted = select(reports, parsed.name, parsed.state, None)
+    chosen = {r.path for r in wanted if before == math.inf or (r.started or math.inf) < before}
+    pairs = [(run, report) for run, report in zip(found, reports, strict=True) if report.path in chosen]
     if not pairs:
         raise SubmitError("no run is selected.")
-    return prune(pairs, parsed.yes)
+    return folders.prune(pairs, parsed.yes)
 
 
-OF_RUNS = (status, best, report, logs, save, debug, shell, profile, cancel, resubmit)
-"""Verbs of the runs that RUN names."""
-
-OF_ANY = (list_, diff, prune_, plot_)
-"""Verbs that find their runs themselves."""
+VERBS: dict[str, Callable[[Options], int | None]] = {
+    verb.__name__.rstrip("_"): verb
+    for verb in (
+        status, list_, best, diff, plot, report, logs, save, debug, shell, profile, cancel, resubmit, pull, push, prune,
+    )
+}  # fmt: skip

@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from train_anywhere.files import WORK
+
 Option = tuple[tuple[str, ...], dict[str, Any]]
 """Names of an option, and the other arguments of `add_argument`."""
 
@@ -40,12 +42,13 @@ FILTER = [
 TIMEOUT = option(
     "--timeout", type=read_seconds, default=600.0, metavar="SECONDS", help="how long to wait (%(default)g)"
 )
-RUNS = "run folders, run ids, job ids or sweeps (default: {})"
+RUN = "run folder, run id, job id or sweep (default: {})"
+NEWEST = option("run", nargs="?", metavar="RUN", help=RUN.format("the newest run"))
 
 OPTIONS: dict[str, list[Option]] = {
-    "pull": [option("--all", help="all checkpoints, exports and the code too")],
-    "status": SHOW,
-    "list_": [
+    "pull": [NEWEST, option("--all", help="all checkpoints, exports and the code too")],
+    "status": [NEWEST, *SHOW],
+    "list": [
         *SHOW,
         *FILTER,
         COST,
@@ -57,61 +60,60 @@ OPTIONS: dict[str, list[Option]] = {
         option("first", metavar="RUN", help="run folder, run id or job id"),
         option("second", metavar="RUN", help="the run to compare with"),
     ],
-    "prune_": [
-        option("runs", nargs="*", metavar="RUN", help=RUNS.format("all")),
+    "prune": [
+        option("runs", nargs="*", metavar="RUN", help=RUN.format("all")),
         *FILTER,
         option("--until", metavar="TIME", help="only runs that started before: 30d, 2w or a date"),
         option("--yes", help="do not ask"),
     ],
-    "plot_": [
-        option("runs", nargs="*", metavar="RUN", help=RUNS.format("the newest run")),
+    "plot": [
+        option("runs", nargs="*", metavar="RUN", help=RUN.format("the newest run")),
         option("--metric", required=True, help="a column of metrics.csv, such as val/acc"),
         option("--over", metavar="KEY", help="draw mean and spread over a key, such as seed"),
         option(
-            "--out",
-            required=True,
-            metavar="FILE",
-            help="a new .pdf, .svg, .png or .eps, or .csv of the values",
+            "--out", required=True, metavar="FILE", help="a new .pdf, .svg, .png, .eps, or .csv of values"
         ),
     ],
     "best": [
+        option("run", nargs="?", metavar="RUN", help=RUN.format("all runs")),
         option("--over", metavar="KEY", help="mean and spread of the runs' best values over a key: seed"),
         option("--csv", help="with --over: print comma-separated values"),
         option("--latex", help="with --over: print a table for LaTeX"),
-        option(
-            "--name", metavar="PATTERN", help="compare runs of this name (default: that of the newest run)"
-        ),
+        option("--name", metavar="PATTERN", help="compare runs of this name (default: the newest run's)"),
         option("--metric", metavar="METRIC", help="metric to compare (default: checkpoint.monitor)"),
         option("--mode", choices=("min", "max"), help="which is better (default: checkpoint.mode)"),
         JSON,
     ],
     "logs": [
+        NEWEST,
         option("-f", "--follow", help="follow it until the job ends"),
         option("--rank", type=read_rank, metavar="N", help="the output of this rank"),
     ],
-    "save": [option("--stop", help="then end the run; it can be resumed"), TIMEOUT],
-    "debug": [option("--rank", type=read_rank, metavar="N", help="only this rank")],
+    "save": [NEWEST, option("--stop", help="then end the run; it can be resumed"), TIMEOUT],
+    "debug": [NEWEST, option("--rank", type=read_rank, metavar="N", help="only this rank")],
     "shell": [
-        option(
-            "--node", metavar="N", help="number of the node, from 0, or its name (default: that of rank 0)"
-        )
+        NEWEST,
+        option("--node", metavar="N", help="its number, from 0, or its name (default: that of rank 0)"),
     ],
     "profile": [
+        NEWEST,
         option("--steps", type=read_steps, default=10, metavar="N", help="number of steps (%(default)s)"),
         option("--ranks", default="0", metavar="LIST", help="which ranks, such as 0,3 or 0-3 (%(default)s)"),
         TIMEOUT,
     ],
     "resubmit": [
+        NEWEST,
         option("--failed", help="only members of the sweep that failed"),
         option("--trust", help="accept batch scripts that another user wrote"),
     ],
 }
-"""Options of each verb besides RUN. Those of `SHOW` and `COST` exclude each other."""
+"""Arguments of each verb; without an entry, it is RUN. Those of `SHOW` and `COST` exclude each other."""
 
 
 def add_options(verb: str, sub: argparse.ArgumentParser) -> None:
-    """Add the options of a verb to its parser."""
-    options = OPTIONS.get(verb, [])
+    """Add the arguments of a verb to its parser."""
+    options = OPTIONS.get(verb, [NEWEST])
+    sub.add_argument("--results", default=WORK / "results", help="where run folders are (%(default)s)")
     exclusive = sub.add_mutually_exclusive_group() if JSON in options else sub
     for names, about in options:
         (exclusive if (names, about) in (*SHOW, COST) else sub).add_argument(*names, **about)

@@ -13,7 +13,6 @@ import argparse
 import json
 import re
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,14 +20,15 @@ from typing import Any
 
 import yaml
 
-from train_anywhere.config.command.compose import compose, list_groups, parse_override, quote_value
-from train_anywhere.config.command.diagnose import diagnose
+from train_anywhere.config.command.compose import list_groups, parse_override, quote_value
+from train_anywhere.config.command.diagnose import compose_diagnosed
 from train_anywhere.config.command.yaml_files import read_mapping, read_text
 from train_anywhere.config.load import load
-from train_anywhere.errors import REFUSED, ConfigError, ProjectError, SubmitError, listed
+from train_anywhere.errors import ConfigError, SubmitError, listed
 from train_anywhere.files import HAS_PROJECT, OWN, WORK
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.fit import FittedHelp
+from train_anywhere.launch.command import run_command
 from train_anywhere.runs.summary import as_typed, display_path
 from train_anywhere.slurm.script import units
 from train_anywhere.slurm.site_facts import Kind, SlurmFacts, format_scalar
@@ -47,25 +47,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="write the file instead of printing it")
     parser.add_argument("--local", nargs="+", metavar="KEY=VALUE", help="write configs/local/NAME.yaml")
     parsed = parser.parse_args(arguments)
-    try:
-        if not re.fullmatch(r"[a-z][a-z0-9_-]*", parsed.name):
-            raise SubmitError(
-                f"'{parsed.name}' can't name a preset; use lower-case letters, digits, _ and -."
-            )
-        if parsed.local:
-            return keep_settings(parsed.name, parsed.local)
-        if parsed.on:
-            return write_host(
-                parsed.name, parsed.on, [f"--partition={parsed.partition}"] if parsed.partition else []
-            )
-        text = make_preset(parsed.name, SlurmFacts(), parsed.partition, socket.gethostname())
-        if not parsed.write:
-            print(text, end="")
-            return 0
-        return _write(PRESETS / f"{parsed.name}.yaml", text)
-    except ProjectError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return REFUSED
+    return run_command(lambda: _write_or_print(parsed), overrides=False)
+
+
+def _write_or_print(parsed: argparse.Namespace) -> int:
+    name, partition = parsed.name, parsed.partition
+    if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
+        raise SubmitError(f"'{name}' can't name a preset; use lower-case letters, digits, _ and -.")
+    if parsed.local:
+        return keep_settings(name, parsed.local)
+    if parsed.on:
+        return write_host(name, parsed.on, [f"--partition={partition}"] if partition else [])
+    text = make_preset(name, SlurmFacts(), partition, socket.gethostname())
+    if parsed.write:
+        return _write(PRESETS / f"{name}.yaml", text)
+    print(text, end="")
+    return 0
 
 
 def make_preset(name: str, slurm: SlurmFacts, partition: str | None, host: str) -> str:
@@ -116,10 +113,7 @@ def keep_settings(name: str, settings: Sequence[str]) -> int:
     path = OWN / "local" / f"{name}.yaml"
     old = read_text(path).strip() if path.exists() else ""
     known_there = read_mapping(path) if old else {}
-    try:
-        tree, values = compose([f"cluster={name}"]), dict[str, Any]()
-    except Exception as error:
-        raise diagnose([f"cluster={name}"], error) from None
+    tree, values = compose_diagnosed([f"cluster={name}"]), dict[str, Any]()
     known = sorted(tree["cluster"].keys() - {"name", "scheduler", "site"})
     for setting in settings:
         key, equals, text = setting.removeprefix("cluster.").partition("=")

@@ -22,19 +22,12 @@ KEPT = ("config.yaml", "study.json")
 
 
 def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> int:
-    """Delete the folders of runs after asking, and print why a folder is kept; return 1 if one of them could not be deleted.
+    """Delete the folders of runs after asking, unless `yes`; print why one is kept. Return 1 if one could not be deleted.
 
-    Args:
-        pairs: the selected runs and their reports.
-        yes: do not ask.
-
-    Raises:
-        SubmitError: no folder can be deleted, or standard input is not a terminal and `yes` is False.
+    Raises SubmitError: no folder can be deleted, or standard input is not a terminal and `yes` is False.
     """
     used = runs_in_use([run.folder.path for run, _ in pairs])
-    reasons = {
-        run.folder.path: used.get(run.folder.path) or keep_reason(run, report) for run, report in pairs
-    }
+    reasons = {run.folder.path: used.get(run.folder.path) or keep_reason(run, one) for run, one in pairs}
     for path, reason in reasons.items():
         if reason:
             print(one_line(f"kept: {path.name}: {reason}"), file=sys.stderr)
@@ -48,9 +41,13 @@ def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> int:
     ]
     print(format_table(columns, chosen))
     count = f"{len(chosen)} run folder{'s'[: len(chosen) > 1]}"
-    if not yes and not confirm(f"Delete {count} with all checkpoints? [y/N] "):
-        print("Nothing was deleted.")
-        return 0
+    if not yes:
+        if not sys.stdin.isatty():
+            raise SubmitError("prune asks before it deletes, and this is not a terminal: add --yes.")
+        print(f"Delete {count} with all checkpoints? [y/N] ", end="", flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            print("Nothing was deleted.")
+            return 0
     deleted = [folder for folder, _ in chosen if delete(folder)]
     for sweep in {sweep_folder(folder) for folder in deleted}:
         members = any(sweep.parent.glob(f"{glob.escape(sweep.name)}-*"))
@@ -112,11 +109,3 @@ def size_of(folder: Path) -> int:
         with suppress(OSError):  # another process has just removed it
             size += path.lstat().st_size
     return size
-
-
-def confirm(question: str) -> bool:
-    """Ask on the terminal. Raises SubmitError: standard input is not a terminal."""
-    if not sys.stdin.isatty():
-        raise SubmitError("prune asks before it deletes, and this is not a terminal: add --yes.")
-    print(question, end="", flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")

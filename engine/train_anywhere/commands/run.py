@@ -14,7 +14,9 @@ Exit codes: 0 done or submitted, 2 refused (nothing was written), 75 stopped by 
 """
 
 import os
+import re
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,26 +26,19 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from train_anywhere.commands.elsewhere import here_or_there
 from train_anywhere.config.checks.program import is_file
-from train_anywhere.config.command.compose import compose, quote_value
+from train_anywhere.config.command.command_line import split_flags
+from train_anywhere.config.command.compose import compose, install_choice_loader, quote_value
+from train_anywhere.config.keys import flatten
 from train_anywhere.config.schema import Config
-from train_anywhere.errors import ConfigError
+from train_anywhere.errors import ConfigError, listed
 from train_anywhere.files import ROOT
-from train_anywhere.files.root import refuse_deleted_folder
+from train_anywhere.files.root import find_top, refuse_deleted_folder, resolve_as_typed
 from train_anywhere.launch.command import HELP, run_command
 from train_anywhere.launch.exits import leave
 from train_anywhere.plugins import SEARCH_OPTIONS
 from train_anywhere.plugins.launchers import print_sweep
 from train_anywhere.plugins.optuna import refuse_without_optuna
 from train_anywhere.plugins.product import list_members
-from train_anywhere.program.named_program import (
-    FIXED,
-    command_problems,
-    find_program,
-    prepare_words,
-    split_command,
-    split_words,
-    unused_key_problems,
-)
 from train_anywhere.runs.folder import open_run
 from train_anywhere.runs.reopen.resume import load_saved_overrides
 from train_anywhere.runs.summary import is_program
@@ -52,13 +47,128 @@ from train_anywhere.slurm.submission.prepare import start
 from train_anywhere.slurm.submission.snapshot import missing_problem
 from train_anywhere.training.preflight import CHECKS as TRAINING
 
+SECTIONS = ("cluster", "container", "paths", "features", "program", "args")
+"""Sections that a program has too."""
+
+KEYS = (
+    "name", "note", "launch", "wait", "after", "dry_run", "resume", "trust", "trainer.nodes", "trainer.devices", "trainer.total_devices",
+    "trainer.accelerator", "trainer.detect_nan", "checkpoint.monitor", "checkpoint.mode", "checkpoint.local",
+    "checkpoint.every_n_seconds", "monitor.sample_seconds", "monitor.serve", "monitor.serve_address", "monitor.dashboard",
+    "monitor.hang", "monitor.hang_minutes", "monitor.idle", "monitor.report",
+)  # fmt: skip
+"""Other keys that a program has."""
+
+FIXED = ("strategy=ddp",)
+"""Choices of the training that give a program one rank per device, and any number of nodes."""
+
+
+def split_words(words: Sequence[str]) -> tuple[list[str], bool]:
+    """Return the overrides, and whether they are a sweep. Raises ConfigError for other flags."""
+    line = split_flags(words)
+    sweep = {"-m", "--multirun"}
+    if other := [flag for flag in line.flags if flag not in sweep]:
+        raise ConfigError(
+            f"{other[0]} is not a flag of src/run.py; arguments of the program come after --, such as: "
+            "python src/run.py cluster=slurm -- script.py --epochs 3."
+        )
+    return line.overrides, bool(line.flags)
+
+
+def find_program(program: Sequence[str], typed_folder: str | None = None) -> dict[str, Any]:
+    """Return command, folder and copied of `config.schema.Program` for what follows `--`.
+
+    Raises ConfigError: there is no such file, folder, module or command, or an argument is not UTF-8.
+    """
+    if not program:
+        raise ConfigError(
+            "no program is named: its script comes after --, such as: python src/run.py -- script.py --epochs 3."
+        )
+    if any(re.search("[\ud800-\udfff]", word) for word in program):
+        raise ConfigError("an argument of the program is not UTF-8; rename the file that it names.")
+    folder = resolve_as_typed(os.path.expanduser(typed_folder)) if typed_folder else None
+    if folder and not folder.is_dir():
+        raise ConfigError(f"program.folder={typed_folder} is not a folder.")
+    name = program[0]
+    places = [Path(os.path.abspath(folder or ""), name), Path(os.path.abspath(name))]
+    path = next((resolve_as_typed(one) for one in places if one.is_file()), None)
+    if path:
+        name = _project_name(path)
+        name = name if is_file(name) else f"./{name}"
+    elif is_file(name):
+        raise ConfigError(
+            f"{name!r} is not a file; name a script or a command first, then its arguments: python src/run.py -- script.py --epochs 3."
+        )
+    outside = [top for one in (folder, path) if one and (top := _find_outside(one))]
+    if len(outside) > 1 and not outside[1].is_relative_to(outside[0]):
+        raise ConfigError(
+            f"{path} is not below {outside[0]}, and a job copies one folder; name a script of that one."
+        )
+    found = {"command": [name, *program[1:]], "copied": str(outside[0]) if outside else None}
+    return found | ({"folder": _project_name(folder)} if folder else {})
+
+
+def _project_name(path: Path) -> str:
+    """Return a path relative to the project, or as it is if it is not in the project."""
+    pairs = ((path, ROOT), (path.resolve(), ROOT.resolve()))
+    return next((str(one.relative_to(root)) for one, root in pairs if one.is_relative_to(root)), str(path))
+
+
+def _find_outside(path: Path) -> Path | None:
+    """Return the git repository or folder of what is not in the project, else None."""
+    here = path if path.is_dir() else path.parent
+    commands = [os.path.dirname(sys.executable), *os.environ.get("PATH", "").split(os.pathsep)]
+    if not Path(_project_name(path)).is_absolute() or (path.is_file() and str(here) in commands):
+        return None
+    return find_top(here)
+
+
+def command_problems(command: Sequence[str]) -> list[str]:
+    """Return a message if the first word of a command can't be started."""
+    name, here = command[0], str(Path(sys.executable).parent)
+    path = os.pathsep.join([here, os.environ.get("PATH", os.defpath)])
+    if is_file(name) or name == "-m" or shutil.which(name, path=path):
+        return []
+    return [
+        f"{name!r} is neither a file nor a command of this environment; name a script or a command first, then its arguments: "
+        "python src/run.py -- script.py --epochs 3."
+    ]
+
+
+def unused_key_problems(words: Sequence[str]) -> list[str]:
+    """Return a message if there are keys that a training has and a program has not."""
+    known = {"experiment", *(key.partition(".")[0] for key in flatten(compose([])))}
+    keys = [word.lstrip("+~").partition("=")[0] for word in words]
+    tops = {key: key.partition(".")[0] for key in keys}
+    unused = [k for k, top in tops.items() if top in known and k not in KEYS and top not in SECTIONS]
+    if not unused:
+        return []
+    return [
+        f"{listed(unused)}: a key of a training means nothing for a program; pass the program's own arguments after --, or leave it "
+        f"out. Keys of a program: {listed((*SECTIONS, *KEYS))}."
+    ]
+
+
+def prepare_words(words: Sequence[str], program: Sequence[str]) -> list[str]:
+    """Return the overrides in Hydra's notation, with the name of the run."""
+    install_choice_loader()
+    named = any(word.startswith(("name=", "resume=")) for word in words)
+    if program and not named:
+        # that of the script, module or command
+        module = program[0] == "-m" and len(program) > 1
+        word = program[1].rpartition(".")[2] if module else Path(program[0]).stem
+        stem = re.sub(r"[^A-Za-z0-9._=+-]", "-", word).lstrip("._=+-")[:100]
+        words = [f"name={stem if stem and stem.lower() != 'latest' else 'program'}", *words]
+    return [f"++{word}" if word.startswith("args.") else word for word in map(quote_value, words)]
+
+
 FOLDER = "program.folder="
 SEARCH = "hydra/sweeper=optuna"
 
 
 def main() -> int:
     """Run the program here, or submit it; return the exit code."""
-    words, named = split_command(sys.argv[1:])
+    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    words, named = sys.argv[1:at], sys.argv[at + 1 :]
     if HELP & {*words}:
         print((__doc__ or "").strip())
         return 0
@@ -98,7 +208,6 @@ def main() -> int:
 
 
 def _compose(words: Sequence[str], program: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of one run of the program; an empty one is that of the resumed run."""
     tree = compose([*words, *FIXED])
     here = tree["cluster"].get("scheduler") == "none"
     if program and here and (problems := command_problems(program["command"])):
@@ -147,9 +256,8 @@ def job_problems(config: Config, devices: int, look: bool) -> list[str]:
     for name in (program.folder, program.command[0] if is_file(program.command[0]) else None):
         if not name:
             continue
-        top = (
-            Path(program.copied) if program.copied and (ROOT / name).is_relative_to(program.copied) else ROOT
-        )
+        inside = program.copied and (ROOT / name).is_relative_to(program.copied)
+        top = Path(str(program.copied)) if inside else ROOT
         if (ROOT / name).is_relative_to(top):
             problems += missing_problem(os.path.relpath(ROOT / name, top), config.paths.results, top)
     return problems

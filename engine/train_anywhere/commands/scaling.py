@@ -26,8 +26,8 @@ from typing import Any
 from train_anywhere.commands.elsewhere import here_or_there
 from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.config.command.command_line import to_hydra_overrides
-from train_anywhere.config.command.compose import compose, quote_value
-from train_anywhere.config.command.diagnose import diagnose, is_configuration_error
+from train_anywhere.config.command.compose import quote_value
+from train_anywhere.config.command.diagnose import compose_diagnosed
 from train_anywhere.config.command.members import COMMAND_KEYS, merge_problems
 from train_anywhere.config.load import load
 from train_anywhere.config.paths import escape_dollars
@@ -86,12 +86,11 @@ def main(arguments: list[str] | None = None) -> int:
 def compare(words: Sequence[str], weak: bool) -> int:
     """Check the arguments, then run or submit the cells of the table."""
     axes, others = split_words(words)
-    base = compose_words(others)
-    odd = [key for key in ("dry_run", "wait") if not isinstance(base[key], bool)]
-    odd = [key for key in odd if (key, base[key]) != ("dry_run", "test")]
-    if odd:
-        raise ConfigError(*(f"{key}={base[key]} is not true or false." for key in odd))
-    here, dry = base["cluster"]["scheduler"] == "none", bool(base["dry_run"])
+    base = compose_quoted(others)
+    allowed = {"wait": ("True", "False"), "dry_run": ("True", "False", "test")}
+    if wrong := [key for key, values in allowed.items() if repr(base[key]).strip("'") not in values]:
+        raise ConfigError(*(f"{key}={base[key]} is not true or false." for key in wrong))
+    here = base["cluster"]["scheduler"] == "none"
     if here and "launch" in axes:
         raise ConfigError(
             "launch= sets how a job starts its ranks, and these runs are not jobs: leave it out."
@@ -99,8 +98,8 @@ def compare(words: Sequence[str], weak: bool) -> int:
     batch = base["data"]["batch_size"] if weak else None
     others = [word for word in others if word.partition("=")[0] not in COMMAND_KEYS]
     cells = {name: [*others, *own] for name, own in make_cells(axes, base, batch)}
-    configs = check_cells(cells, here, dry)
-    if dry:
+    configs = check_cells(cells, here, bool(base["dry_run"]))
+    if base["dry_run"]:
         for name in configs:
             print(f"{train_command()} {shlex.join(cells[name])}")
         return 0
@@ -114,8 +113,12 @@ def compare(words: Sequence[str], weak: bool) -> int:
     print(f"Table: {display_path(folder)}", flush=True)
     train = [sys.executable, "-u", str(ROOT / "src" / "train.py")]
     results = f"paths.results={escape_dollars(str(folder))}"
-    commands = {name: [*train, *cells[name], results] for name in configs}
-    return run_here(folder, commands) if here else submit(folder, commands, bool(base["wait"]))
+    return run_cells(folder, {name: [*train, *cells[name], results] for name in configs}, here, base["wait"])
+
+
+def compose_quoted(words: Sequence[str]) -> dict[str, Any]:
+    """Return the configuration of some overrides as they were typed. Raises ConfigError with all their problems."""
+    return compose_diagnosed([quote_value(word) for word in to_hydra_overrides(words)])
 
 
 def split_words(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
@@ -145,17 +148,6 @@ def split_words(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     if problems:
         raise ConfigError(*problems)
     return axes, others
-
-
-def compose_words(words: Sequence[str]) -> dict[str, Any]:
-    """Return the configuration of some overrides, or raise ConfigError with all their problems."""
-    quoted = [quote_value(word) for word in to_hydra_overrides(words)]
-    try:
-        return compose(quoted)
-    except Exception as error:
-        if is_configuration_error(error):
-            raise diagnose(quoted, error, False) from None
-        raise
 
 
 def make_cells(
@@ -198,7 +190,7 @@ def check_cells(cells: Mapping[str, Sequence[str]], here: bool, dry: bool) -> di
     wrong: list[tuple[str, list[str]]] = []
     for name, words in cells.items():
         try:
-            tree = compose_words([*words, f"dry_run={str(dry).lower()}"])
+            tree = compose_quoted([*words, f"dry_run={str(dry).lower()}"])
             configs[name] = load(tree, partial(local_problems, checks=CHECKS) if here else job_problems)
         except ConfigError as error:
             wrong.append((name, error.problems))
@@ -209,41 +201,27 @@ def check_cells(cells: Mapping[str, Sequence[str]], here: bool, dry: bool) -> di
     return configs
 
 
-def run_here(folder: Path, commands: Mapping[str, Sequence[str]]) -> int:
-    """Run the cells one after the other on this machine. The table is printed even after an error."""
-    failed = []
+def run_cells(folder: Path, commands: Mapping[str, Sequence[str]], here: bool, wait: bool) -> int:
+    """Run the cells one after the other, or submit them; print the table unless the jobs still have to run."""
+    failed = False
     try:
         for number, (name, command) in enumerate(commands.items(), 1):
-            print(f"[{number}/{len(commands)}] {name} ...", flush=True)
-            log = folder / name / "log.txt"
-            log.parent.mkdir(exist_ok=True)
-            with open(log, "w") as output:
-                done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT)
-            if code := done.returncode:
-                failed.append(name)
-                shown = f"{name} ended with exit code {code}: {display_path(log)}"
-                print(shown, file=sys.stderr, flush=True)
-    finally:
-        if newest_runs(folder):
+            print(f"[{number}/{len(commands)}] {name}", flush=True)
+            code = subprocess.run(command).returncode
+            if code and not here:
+                return code
+            failed |= bool(code)
+    finally:  # also after Ctrl-C
+        if here and newest_runs(folder):
             show(folder)
-    return 1 if failed else 0
-
-
-def submit(folder: Path, commands: Mapping[str, Sequence[str]], wait: bool) -> int:
-    """Submit a job for each cell, and return at once unless `wait`. Raises SubmitError: a submission failed, with its message."""
-    for number, (name, command) in enumerate(commands.items(), 1):
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            why = done.stderr.strip().removeprefix("error: ")
-            raise SubmitError(f"{name} was not submitted: {why} ({shlex.join(command[3:-1])})")
-        submitted = next(iter(done.stdout.strip().splitlines()), "")
-        print(f"[{number}/{len(commands)}] {name}: {submitted}", flush=True)
-    if wait:
+    if not here and wait:
         runs = newest_runs(folder)
         wait_for_jobs(str(runs[0].scheduler), [job for run in runs for job in run.job_ids])
         return show(folder)
-    print(f"Next:  {command_path('python')} -m train_anywhere scaling {shlex.quote(display_path(folder))}")
-    return 0
+    if not here:
+        next_one = shlex.quote(display_path(folder))
+        print(f"Next:  {command_path('python')} -m train_anywhere scaling {next_one}")
+    return int(failed)
 
 
 def newest_runs(folder: Path) -> list[RunEntry]:
@@ -327,12 +305,11 @@ FORMS = {
 
 def format_rows(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the table to print."""
-    columns = [Column(key, partial(_cell, key=key, form=form)) for key, form in FORMS.items()]
-    return format_table(columns, rows)
 
+    def cell(row: Mapping[str, Any], key: str) -> str:
+        return "-" if row.get(key) is None else f"{row[key]:{FORMS[key]}}"
 
-def _cell(row: Mapping[str, Any], key: str, form: str) -> str:
-    return "-" if row.get(key) is None else f"{row[key]:{form}}"
+    return format_table([Column(key, partial(cell, key=key)) for key in FORMS], rows)
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:

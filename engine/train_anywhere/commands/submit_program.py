@@ -10,10 +10,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.commands.run import job_problems
+from train_anywhere.commands.run import FIXED, job_problems
 from train_anywhere.config.cluster import Cluster
-from train_anywhere.config.command.compose import PROGRAM_FOLDERS, compose, list_groups
-from train_anywhere.config.command.diagnose import diagnose
+from train_anywhere.config.command.compose import PROGRAM_FOLDERS, list_groups
+from train_anywhere.config.command.diagnose import compose_diagnosed
 from train_anywhere.config.other_names import OTHER_WAYS, keys_meant
 from train_anywhere.config.paths import escape_dollars
 from train_anywhere.config.strict import did_you_mean
@@ -22,7 +22,6 @@ from train_anywhere.files import WORK
 from train_anywhere.files.root import find_top, resolve_as_typed
 from train_anywhere.launch.command import run_command
 from train_anywhere.plugins.anywhere import MEMBER
-from train_anywhere.program.named_program import FIXED
 from train_anywhere.slurm.presets import resolve_current
 from train_anywhere.slurm.submission.prepare import start
 from train_anywhere.training.preflight import CHECKS
@@ -148,10 +147,7 @@ def compose_job(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration of a job. Raises ConfigError for an unknown cluster or container."""
     words = [f"{group}={values[group]}" for group in ("cluster", "container") if values.get(group)]
     words = resolve_current(words) if "cluster=current" in words else words
-    try:
-        tree = compose([*words, *FIXED])
-    except Exception as error:
-        raise diagnose(words, error) from None
+    tree = compose_diagnosed([*words, *FIXED])
     for key, value in values.items():
         section, _, name = key.rpartition(".")
         if key not in ("cluster", "container"):

@@ -1,6 +1,5 @@
 """Any program in place of a training: `python src/run.py -- script.py --its --arguments`.
 
-named_program        what `src/run.py` accepts: keys that mean something, and a script, module or command
 program_environment  the command, environment and process of a program, and the signal that asks it to stop
 program_metrics      the numbers that the program writes, for metrics.csv, the progress and the best value
 run_program          one rank: starts the program, passes signals on, copies its files (files.copy_files), records how it ended

@@ -53,11 +53,8 @@ RANK_NAMES = (
 )  # fmt: skip
 """Variables that torchrun sets for each rank, besides those that start with TORCHELASTIC_."""
 
-SPREAD_S = 0.3
-"""Seconds in which a launcher sends a signal to all processes."""
-
-VERDICT_S = 5.0
-"""Seconds in which USR1 follows a TERM if the job returns to the queue."""
+SPREAD_S, VERDICT_S = 0.3, 5.0
+"""Seconds in which a launcher sends a signal to all processes, and in which USR1 follows a TERM if the job returns to the queue."""
 
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
@@ -321,7 +318,6 @@ def _open_output(number: int) -> tuple[int, int]:
 
 
 def _prepare(ignored: Collection[int]) -> None:
-    """Prepare the child: default signals, and an end together with this process."""
     for number in signal.valid_signals():
         if number in ignored:
             signal.signal(number, signal.SIG_IGN)

@@ -35,14 +35,11 @@ LOSS = re.compile(
 
 
 class ProgramMetrics:
-    """Reader of a program's metrics, on rank 0.
-
-    A row goes to metrics.csv, monitor/live.json, run.json, and the observers of the features.
+    """Reader of a program's metrics, on rank 0: metrics.csv, monitor/live.json, run.json and the observers of the features get each row.
 
     Attributes:
         step: the newest step; None before the first row.
         pattern: a regular expression for the losses that the program prints; "" if it prints none.
-        values: the newest value of each metric.
     """
 
     def __init__(self, config: Config, process: RankProcess) -> None:
@@ -80,8 +77,7 @@ class ProgramMetrics:
     def read(self, last: bool = False) -> None:
         """Read new rows, at most once a second before the `last` time.
 
-        Raises:
-            NotFiniteError: a loss is nan or inf, and `trainer.detect_nan` is stop.
+        Raises NotFiniteError: a loss is nan or inf, and `trainer.detect_nan` is stop.
         """
         if not last and time.monotonic() < self._due:
             return
@@ -136,14 +132,7 @@ class ProgramMetrics:
         self._live.start()
 
     def _read_lines(self, last: bool) -> Iterator[dict[str, Any]]:
-        try:
-            if self._file.stat().st_size <= self._at:
-                return
-            with open_file(self._file, "rb") as file:
-                file.seek(self._at)
-                data = file.read()
-        except OSError:
-            return
+        data = _read_new(self._file, self._at)
         whole = data if last else data[: data.rfind(b"\n") + 1]
         self._at += len(whole)
         for line in whole.splitlines():
@@ -168,8 +157,6 @@ class ProgramMetrics:
     def _read_events(self) -> Iterator[dict[str, Any]]:
         """Yield a row for consecutive scalars of a step. A subfolder starts their names."""
         folder = self._process.run.tensorboard
-        if not folder.is_dir():
-            return
         for path in sorted(folder.rglob("events.out.tfevents.*")):
             prefix = f"{path.parent.relative_to(folder)}/".replace("validation/", "val/").removeprefix("./")
             row: dict[str, Any] = {}
@@ -183,12 +170,7 @@ class ProgramMetrics:
 
     def _read_scalars(self, path: Path) -> Iterator[tuple[int, str, float]]:
         """Yield step, tag and value of the complete new records: length, checksum, event, checksum."""
-        try:
-            with open(path, "rb") as file:
-                file.seek(self._events.get(path, 0))
-                data = file.read()
-        except OSError:
-            return
+        data = _read_new(path, self._events.get(path, 0))
         try:
             from tensorboard.compat.proto.event_pb2 import Event
         except ImportError:
@@ -223,6 +205,14 @@ class ProgramMetrics:
         if self._first is None or self.step is None or self.step <= self._first[0]:
             return None
         return round((self.step - self._first[0]) / max(1e-9, time.monotonic() - self._first[1]), 3)
+
+
+def _read_new(path: Path, at: int) -> bytes:
+    """Return the bytes of a file from a position on; none if it can't be read."""
+    with suppress(OSError), open_file(path, "rb") as file:
+        file.seek(at)
+        return file.read()
+    return b""
 
 
 def _number(text: str | None) -> float | None:

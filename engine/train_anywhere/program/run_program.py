@@ -38,23 +38,10 @@ from train_anywhere.program.program_environment import (
     working_folder,
 )
 from train_anywhere.program.program_metrics import ProgramMetrics
-from train_anywhere.runs.attempts import (
-    CAUSE,
-    claim_first,
-    describe_exit_code,
-    is_claimed,
-    launch_id,
-    running_job,
-)
+from train_anywhere.runs import attempts, summary
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.recorder import try_to_record_failure
-from train_anywhere.runs.summary import (
-    MOST_CHARACTERS,
-    describe_error,
-    display_path,
-    find_nonfinite_loss,
-    not_recorded_message,
-)
+from train_anywhere.runs.summary import describe_error, find_nonfinite_loss
 
 POLL_S, RECORD_S, LOOK_S = 0.2, 10.0, 1.0
 """Seconds between two looks at the program, two records of the time, and two searches for ranks of its launcher."""
@@ -103,7 +90,7 @@ def run_program(config: Config, process: RankProcess) -> int:
     except NotFiniteError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         if topology.world_size > 1:
-            claim_first(run, CAUSE, describe_error(error))
+            attempts.claim_first(run, attempts.CAUSE, describe_error(error))
         try_to_record_failure(recorder, describe_error(error))
         return 1
     except BaseException as error:
@@ -155,7 +142,7 @@ def started_before(run: RunDir, process: RankProcess) -> bool:
     """
     if process.topology.world_size == 1:
         return len(run.read_info().get(ATTEMPTS) or []) > 1
-    file, name = run.monitor / "first_start", f"{launch_id()} {os.environ.get('MASTER_PORT')}"
+    file, name = run.monitor / "first_start", f"{attempts.launch_id()} {os.environ.get('MASTER_PORT')}"
     with suppress(OSError):
         make_folder(run.monitor)
         if not file.exists():
@@ -182,11 +169,7 @@ def _start(config: Config, process: RankProcess, environ: dict[str, str], alone:
 
 
 class _RunningProgram:
-    """The started program of this rank, with its output, the copies of its files, and its metrics.
-
-    Raises:
-        ProjectError: it can't be started.
-    """
+    """The started program of this rank, with its output, the copies of its files, and its metrics. Raises ProjectError."""
 
     def __init__(
         self,
@@ -198,12 +181,13 @@ class _RunningProgram:
     ) -> None:
         self.config, self.process, self.copier, self.metrics = config, process, copier, metrics
         # a single process keeps a terminal: for progress bars, and for a debugger
-        self._alone = process.topology.world_size == 1 and (running_job() is None or os.isatty(1))
+        self._alone = process.topology.world_size == 1 and (attempts.running_job() is None or os.isatty(1))
         self.program = _start(config, process, environ, self._alone)
         self._output = _Output(self.program.outputs, metrics)
         if copier:
             copier.start()
-        self._patience = STOP_SHARE * (config.cluster.signal_seconds or SIGNAL_S) if running_job() else 60.0
+        seconds = config.cluster.signal_seconds or SIGNAL_S
+        self._patience = STOP_SHARE * seconds if attempts.running_job() else 60.0
         self._recorded = self._look = time.monotonic()
         by_launcher = metrics and launcher_of(config.program.command)
         if not by_launcher or choose_processes(config, process.topology.world_size) != "node":
@@ -212,8 +196,7 @@ class _RunningProgram:
     def wait(self) -> int:
         """Wait for the end of the program, and return its exit code, negative for a signal.
 
-        Raises:
-            NotFiniteError: its loss is nan or inf, and `trainer.detect_nan` is stop; the program has ended.
+        Raises NotFiniteError: its loss is nan or inf, and `trainer.detect_nan` is stop; the program has ended.
         """
         self.process.heartbeat.enter("program")
         child = self.program.child
@@ -262,7 +245,6 @@ class _RunningProgram:
             self._recorded = now
 
     def _pass_signal(self) -> None:
-        """Pass a due signal on, and kill a program that ignores it."""
         received = self.process.stop.received
         waited = time.monotonic() - min(received.values(), default=math.inf)
         number = self.program.choose_signal(received, waits=self.process.topology.launched_by == "srun")
@@ -330,22 +312,21 @@ def _finish(config: Config, process: RankProcess, code: int, metrics: ProgramMet
     run, topology, stop, recorder = process.run, process.topology, process.stop, process.recorder
     several = topology.world_size > 1
     if several and code not in (0, STOPPED):
-        end = (
-            time.monotonic() + OTHERS_S
-        )  # for the failure of another rank, or a signal, that may be the reason
-        while time.monotonic() < end and stop.requested is None and not is_claimed(run, CAUSE):
+        # for the failure of another rank, or a signal, that may be the reason
+        end = time.monotonic() + OTHERS_S
+        while time.monotonic() < end and not (stop.requested or attempts.is_claimed(run, attempts.CAUSE)):
             time.sleep(0.1)
     # a single rank claims nothing: a resumed run may have the same launch_id
-    failed = several and is_claimed(run, CAUSE)
+    failed = several and attempts.is_claimed(run, attempts.CAUSE)
     stopped = code == STOPPED or (stop.requested is not None and not failed)
     if not stopped and code:
         memory = ", often the memory limit" if code == 128 + signal.SIGKILL else ""
         name = shlex.join(config.program.command[: 2 if config.program.command[0] == "-m" else 1])
-        reason = f"rank {topology.rank}: {name} ended with {describe_exit_code(code)}{memory}"
+        reason = f"rank {topology.rank}: {name} ended with {attempts.describe_exit_code(code)}{memory}"
         print(f"{reason}.", file=sys.stderr, flush=True)
-        if several or running_job():  # in a job, job/restart.py reads it
-            reason = claim_first(run, CAUSE, reason)
-        try_to_record_failure(recorder, one_line(reason[:MOST_CHARACTERS]))
+        if several or attempts.running_job():  # in a job, job/restart.py reads it
+            reason = attempts.claim_first(run, attempts.CAUSE, reason)
+        try_to_record_failure(recorder, one_line(reason[: summary.MOST_CHARACTERS]))
         return code
     if recorder is None:
         return 0
@@ -355,9 +336,9 @@ def _finish(config: Config, process: RankProcess, code: int, metrics: ProgramMet
         state, ended_by = "running" if several else "completed", "completed"
     facts = metrics.facts() if metrics and metrics.step is not None else {}
     if not recorder.record_program_end(state, ended_by, **facts):
-        print(f"error: {not_recorded_message(run, state)}", file=sys.stderr, flush=True)
+        print(f"error: {summary.not_recorded_message(run, state)}", file=sys.stderr, flush=True)
         return 1
-    print(f"\n{'Run folder:':<15}{display_path(run.path)}", flush=True)
+    print(f"\n{'Run folder:':<15}{summary.display_path(run.path)}", flush=True)
     if facts:
         for line in write_run_report(config, run, describe):
             print(line, flush=True)

@@ -70,6 +70,14 @@ def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> 
     return ConfigError(*(list(dict.fromkeys(found)) or [error_sentence(first) or str(first).strip()]))
 
 
+def compose_diagnosed(words: Sequence[str]) -> dict[str, Any]:
+    """Return the configuration of some overrides, or raise ConfigError with all their problems."""
+    try:
+        return compose(words)
+    except Exception as error:
+        raise diagnose(words, error, False) from None
+
+
 def _with_files(problem: str, arguments: Sequence[str]) -> str:
     """Add the files of the group that lack the key of the problem, or have it, to the message."""
     section, missing, _ = problem.removeprefix("'").partition("' is missing")
@@ -280,7 +288,8 @@ def _problems_of(error: Exception) -> list[str]:
 
 def explain_refusal(error: Exception, overrides: Sequence[str], sweep: bool = True) -> str | None:
     """Return the message for a refused request. None for a bug."""
-    of_configuration = isinstance(error, ConfigError) or is_configuration_error(error)
+    own = isinstance(error, ProjectError)  # for which Hydra need not be imported
+    of_configuration = isinstance(error, ConfigError) if own else is_configuration_error(error)
     message = str(diagnose(overrides, error, sweep)) if of_configuration else error_sentence(error)
     return None if message is None else shorten(message)
 

@@ -1,1 +1,0 @@
-"""Verbs of `jobs.py` for a run that trains now: save, debug, shell, profile, and cancel."""
