@@ -138,9 +138,7 @@ def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("points", [2, pytest.param(10, marks=pytest.mark.slow)])
-def test_a_connection_that_is_cut_at_any_time_submits_one_job(
-    laptop: Laptop, site: Site, points: int
-) -> None:
+def test_a_connection_that_is_cut_at_any_time_submits_one_job(laptop, site, points):
     replace_train(laptop, site, 0.6)
     assert laptop.command("train", "on=site", "seed=0").returncode == 0
     for point in range(1, points + 1):
@@ -158,9 +156,7 @@ def test_a_connection_that_is_cut_at_any_time_submits_one_job(
 
 
 @pytest.mark.slow
-def test_an_answer_that_never_came_is_shown_when_the_command_is_typed_again(
-    laptop: Laptop, site: Site
-) -> None:
+def test_an_answer_that_never_came_is_shown_when_the_command_is_typed_again(laptop, site):
     replace_train(laptop, site, 2)
     process = laptop.start("train", "on=site", "seed=1")
     wait_for(site.home / "started")

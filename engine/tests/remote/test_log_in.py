@@ -52,9 +52,7 @@ def answer(laptop: Laptop, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
     return asked
 
 
-def test_a_second_factor_is_asked_once_for_all_commands(
-    quick: Laptop, site_for: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_factor_is_asked_once_for_all_commands(quick, site_for, monkeypatch):
     site = asking(site_for, "c0de 42")
     quick.knows("two", site)
     assert "it refused your log-in" in send(quick, "on=two", code=2)  # nobody can be asked
@@ -194,9 +192,7 @@ WRONG_HOSTS = {
 """Files of a host, and a part of the message."""
 
 
-def test_wrong_host_files_are_one_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_host_files_are_one_message(tmp_path, monkeypatch, capsys):
     """Without a log-in, so in this process."""
     monkeypatch.setattr(hosts, "HOSTS", tmp_path)
     monkeypatch.setattr(sys, "argv", ["src/quick.py"])

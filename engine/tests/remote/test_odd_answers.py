@@ -13,7 +13,7 @@ import yaml
 from train_anywhere.commands import jobs
 from train_anywhere.errors import CheckpointError, SubmitError
 from train_anywhere.remote import hosts
-from train_anywhere.remote.answers import read_prepared
+from train_anywhere.remote.remote_jobs import read_prepared
 from train_anywhere.runs.folder import FORMAT, claim_named
 from train_anywhere.runs.reopen.frozen import REQUIRED_KEYS
 
@@ -186,9 +186,7 @@ ACCEPTED: dict[str, Callable[[Host], object]] = {
 
 @pytest.mark.quick("text 1", "id 'a/b'", "a link to my thesis", "a folder of mine", "config.yaml in itself")
 @pytest.mark.parametrize("case", REFUSED)
-def test_an_odd_answer_is_one_message_and_writes_nowhere_else(
-    host: Host, case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_odd_answer_is_one_message_and_writes_nowhere_else(host, case, tmp_path, capsys):
     REFUSED[case](host)
     target = host.results / "digits" / ID
     if os.path.lexists(target):  # not the run's own: it must stay as well
@@ -214,9 +212,7 @@ def test_an_odd_run_folder_stays_in_its_folder(host: Host, case: str, tmp_path: 
     assert "theirs" not in (target / "report.html").read_text() if (target / "report.html").exists() else True
 
 
-def test_what_is_no_file_is_named_and_the_report_is_written_here(
-    host: Host, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_file_is_named_and_the_report_is_written_here(host, capsys):
     for number in range(7):
         link(f"x{number}", "/etc/passwd")(host)
     assert host.pull() == 0
@@ -243,9 +239,7 @@ def test_code_here_is_not_replaced_if_its_job_was_submitted_here(host: Host) -> 
 
 @pytest.mark.quick("1", "{'state': 5}")
 @pytest.mark.parametrize("case", [*range(len(TEXTS)), *map(str, VALUES)])
-def test_one_line_in_the_table_of_all_hosts(
-    host: Host, case: int | str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_line_in_the_table_of_all_hosts(host, case, tmp_path, capsys):
     other = tmp_path / "hosts" / "good.yaml"
     text = (tmp_path / "hosts" / "site.yaml").read_text()
     good = tmp_path / "bin" / "good"

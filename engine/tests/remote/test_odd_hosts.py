@@ -29,9 +29,7 @@ def host_of(site_for: Callable[..., Site], shell: str, **options: str) -> Site:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
-def test_any_login_shell_that_prints_a_greeting(
-    quick: Laptop, site_for: Callable[..., Site], shell: str
-) -> None:
+def test_any_login_shell_that_prints_a_greeting(quick, site_for, shell):
     site = host_of(site_for, shell)
     quick.knows("odd", site, folder="~/my jobs/ü's")
     greeting = 'echo "Welcome! @folder /etc"\n'
@@ -50,9 +48,7 @@ def test_any_login_shell_that_prints_a_greeting(
     assert listed.stdout == "" and "error: there is no run in" in listed.stderr, listed
 
 
-def test_a_shell_that_prints_before_each_command_is_named(
-    quick: Laptop, site_for: Callable[..., Site]
-) -> None:
+def test_a_shell_that_prints_before_each_command_is_named(quick, site_for):
     site = host_of(site_for, "bash")
     quick.knows("odd", site)
     (site.home / ".bashrc").write_text("echo Welcome\n")
@@ -117,9 +113,7 @@ def shared_site(site_for: Callable[..., Site]) -> Site:
     return site
 
 
-def test_a_user_without_rights_sends_with_the_umask_and_group_of_the_host(
-    quick: Laptop, shared_site: Site
-) -> None:
+def test_a_user_without_rights_sends_with_the_umask_and_group_of_the_host(quick, shared_site):
     (quick.project / "src" / "tool").write_text("#!/bin/sh\n")
     (quick.project / "src" / "tool").chmod(0o755)
     bob, team = shared_site.home / "bob", shared_site.home / "team"

@@ -50,9 +50,7 @@ def test_arguments_output_and_exit_code_pass_unchanged(laptop: Laptop, site: Sit
 
 
 @pytest.mark.slow
-def test_a_training_there_prints_what_it_prints_here_and_its_commit_is_that_of_the_laptop(
-    laptop: Laptop, site: Site
-) -> None:
+def test_a_training_there_prints_what_it_prints_here_and_its_commit_is_that_of_the_laptop(laptop, site):
     words = ("on=site", "cluster=local", "trainer.fast_dev_run=true", "monitor.tensorboard=false")
     done = laptop.command("train", *words)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -71,9 +69,7 @@ def test_a_refusal_there_has_its_message_and_exit_code(laptop: Laptop, site: Sit
     assert not (site.folder / "results").exists()
 
 
-def test_only_files_that_git_knows_travel_without_keys_data_and_environments(
-    laptop: Laptop, site: Site
-) -> None:
+def test_only_files_that_git_knows_travel_without_keys_data_and_environments(laptop, site):
     project = laptop.project
     mine = ("src/new.py", "env/pyvenv.cfg", "env/lib/a.py", "out/r/1/.run-marker", "out/r/1/config.yaml")
     keys = (".env", "src/id_ed25519", "data/rows.csv", "results/run/1/x.ckpt", "deploy_key.pem")
@@ -107,9 +103,7 @@ def test_only_files_that_git_knows_travel_without_keys_data_and_environments(
     } == set()
 
 
-def test_a_second_transfer_sends_what_changed_and_deletes_only_what_the_first_has_sent(
-    laptop: Laptop, site: Site
-) -> None:
+def test_a_second_transfer_sends_what_changed_and_deletes_only_what_the_first_has_sent(laptop, site):
     (laptop.project / "src" / "old one.py").write_text("a = 1\n")
     (laptop.project / "src" / "gone").mkdir()
     (laptop.project / "src" / "gone" / "ü.py").write_text("a = 1\n")
@@ -146,9 +140,7 @@ def test_a_folder_with_other_files_is_refused_and_stays(laptop: Laptop, site: Si
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_a_second_submission_takes_little_longer_than_ssh_and_rsync_by_hand(
-    laptop: Laptop, site: Site
-) -> None:
+def test_a_second_submission_takes_little_longer_than_ssh_and_rsync_by_hand(laptop, site):
     words = ("cluster=slurm", "trainer.nodes=2", "dry_run=true")
     assert laptop.command("train", "on=site", *words).returncode == 0
 

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -43,9 +42,7 @@ def test_verbs_act_on_the_runs_there(laptop: Laptop, site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_one_table_of_all_hosts_with_a_line_for_one_that_does_not_answer(
-    laptop: Laptop, site: Site, site_for: Callable[..., Site]
-) -> None:
+def test_one_table_of_all_hosts_with_a_line_for_one_that_does_not_answer(laptop, site, site_for):
     assert laptop.command("train", "on=site", *QUICK).returncode == 0
     laptop.knows("empty", site, folder=f"{site.home}/none")
     gone = site_for()
@@ -68,9 +65,7 @@ def test_one_table_of_all_hosts_with_a_line_for_one_that_does_not_answer(
 
 
 @pytest.mark.slow
-def test_more_hosts_than_their_log_in_node_takes_at_a_time(
-    laptop: Laptop, site_for: Callable[..., Site]
-) -> None:
+def test_more_hosts_than_their_log_in_node_takes_at_a_time(laptop, site_for):
     busy = site_for("MaxStartups 2\n")
     names = [f"host{number}" for number in range(7)]
     for name in names:

@@ -32,11 +32,8 @@ FAILURES = {
 }
 """Messages of ssh, and what each means."""
 
-MARK = "@train-anywhere"
-"""Line that separates what a script prints from what the profile of the login shell prints."""
-
-DIFFERS = "@differs"
-"""Line that a script prints if a folder is not as provided."""
+MARK, DIFFERS = "@train-anywhere", "@differs"
+"""Lines of a script: below the first is what it prints, and not the profile of the login shell; a folder is not as provided."""
 
 REFUSALS = {
     r"no space left|quota exceeded|exceeded .*quota": "the disk or your quota is full in {where}: make room there.",
@@ -60,9 +57,7 @@ class LostConnectionError(SubmitError):
 class Connection:
     """Calls of ssh and rsync for one host.
 
-    Args:
-        host: the host.
-        limit: time limit of a captured call in seconds, in which ssh asks for no password or code; None: none.
+    `limit` is that of a captured call in seconds, in which ssh asks for no password or code; None: none.
     """
 
     def __init__(self, host: Host, limit: float | None = None) -> None:
@@ -82,9 +77,7 @@ class Connection:
     def capture(self, script: str, stdin: bytes = b"", login: bool = True) -> Answer:
         """Run a script of bash there, with the user's profile if `login`, and return what it prints.
 
-        Raises:
-            LostConnectionError: the connection was lost.
-            SubmitError: the host can't be reached, or does not answer in time.
+        Raises LostConnectionError: the connection was lost. Raises SubmitError: the host can't be reached, or does not answer in time.
         """
         marked = f"echo {MARK}; echo {MARK} >&2\n{script}"
         return self._captured([*self.ssh, self.host.ssh, wrap(marked, login)], stdin)
@@ -133,7 +126,6 @@ class Connection:
         return f"{where}: {words[:600]} (exit code {done.returncode})"
 
     def _explain_lost(self, said: str) -> SubmitError:
-        """Return the error for a connection that failed, or was lost."""
         if self.has_proxy and "kex_exchange_identification" in said:  # only without sharing ssh shows why
             plain = ["ssh", "-o", "ControlPath=none", "-o", "ControlPersist=no", *self.ssh[1:]]
             said += subprocess.run(
@@ -223,7 +215,6 @@ def _start(command: Sequence[str], **streams: Any) -> "subprocess.Popen[bytes]":
 
 
 def _settings(host: str) -> bytes:
-    """Return what the configuration of ssh says of a host."""
     process = _start(["ssh", "-G", host], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     asked, err = process.communicate()
     if process.returncode:

@@ -18,10 +18,9 @@ from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import read_text, write_atomic
 from train_anywhere.files.removal import MARKER
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.remote.answers import read_prepared, read_reports
 from train_anywhere.remote.connection import Connection
 from train_anywhere.remote.hosts import read_host
-from train_anywhere.remote.remote_jobs import query
+from train_anywhere.remote.remote_jobs import query, read_prepared, read_reports
 from train_anywhere.runs.folder import ATTEMPTS, JOBS, RunDir, claim_named, parse_info
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.reopen.frozen import read_frozen, refuse_links
@@ -54,9 +53,8 @@ def pull(name: str, run: str | None, results: Path, everything: bool) -> list[Pa
         ProjectError: the host can't be reached. Typed again, the copy continues.
     """
     connection, done = Connection(read_host(name)), []
-    reports = read_reports(
-        name, query(connection, ["src/jobs.py", "status", *([run] if run else []), "--json"])
-    )
+    words = ["src/jobs.py", "status", *([run] if run else []), "--json"]
+    reports = read_reports(name, query(connection, words))
     for report in reports:
         if report.trouble:
             raise SubmitError(f"{name}: {report.trouble}")
@@ -71,9 +69,8 @@ def pull(name: str, run: str | None, results: Path, everything: bool) -> list[Pa
         with suppress(OSError, ValueError):
             best = "" if everything else read_text(target.checkpoints / "best").strip()
             if best.isdecimal():
-                connection.rsync(
-                    str(report.path), OPTIONS, (f":./checkpoints/{best}", f"{target.checkpoints}/")
-                )
+                paths = (f":./checkpoints/{best}", f"{target.checkpoints}/")
+                connection.rsync(str(report.path), OPTIONS, paths)
         _adopt(target, str(report.path.parents[1].parent))
         done.append(target.path)
     return done

@@ -8,13 +8,11 @@ import shlex
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TextIO
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import WORK
@@ -36,8 +34,9 @@ GENERATED = ("pyvenv.cfg", "conda-meta", MARKER)
 LISTED = 5
 """Most files that are named one by one after a transfer; of each reason not to send files it is four times as many."""
 
-OPTIONS = ("-ltz", "--from0", "--files-from=-", "--out-format=%n")
-"""Options of rsync, which the ones of macOS know too; no option deletes."""
+OPTIONS = ("-c", "-ltz", "--from0", "--files-from=-", "--out-format=%n")
+"""Options of rsync, which the ones of macOS know too; no option deletes. With sizes and times (without -c) it would not see a second
+change in the same second."""
 
 NEW, OLD = ("-E", "--no-implied-dirs", "--copy-unsafe-links"), ("-p", "--keep-dirlinks")
 """More options for a protocol from 30 on, and before that: openrsync and rsync 2.6.9 of macOS also send folders."""
@@ -93,9 +92,7 @@ printf '%s\n' {commit} > .remote/commit
 class SentFiles:
     """The files to send, relative to the project.
 
-    Attributes:
-        names: the files.
-        commit: the current commit and whether anything differs from it, as `provenance.read_state` reads them there.
+    `commit` is the current one and whether anything differs from it, as `provenance.read_state` reads them there.
     """
 
     names: list[str]
@@ -145,7 +142,6 @@ def _files_of(root: Path, name: str, left_out: dict[str, str]) -> Iterator[str]:
 
 @cache
 def _is_generated(folder: Path, root: Path) -> bool:
-    """Return whether a folder of the project is in an environment or a run folder."""
     if folder == root:
         return False
     return any(os.path.lexists(folder / name) for name in GENERATED) or _is_generated(folder.parent, root)
@@ -167,9 +163,8 @@ def _branch() -> str:
 def transfer(connection: Connection, files: SentFiles) -> str:
     """Send the files that differ, delete what an earlier transfer has sent and this one has not, and return the folder there.
 
-    Raises:
-        SubmitError: the folder has other files or those of another branch, or its disk is full.
-        LostConnectionError: the connection was lost; typed again, the command continues.
+    Raises SubmitError: the folder has other files or those of another branch, or its disk is full. Raises LostConnectionError: typed again,
+    the command continues.
     """
     name, protocol = connection.host.name, connection.rsync_protocol()
     exists = os.path.lexists if protocol >= 30 else os.path.exists  # openrsync rejects a broken link
@@ -186,12 +181,11 @@ def transfer(connection: Connection, files: SentFiles) -> str:
     with open(path, "a+", errors="surrogateescape") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.seek(0)
-        folder, _, recent = lock.read().partition("\n")
-        options = [*OPTIONS, *(NEW if protocol >= 30 else OLD), *(["-c"] if recent else [])]
-        start, finish = time.time(), FINISH.format(commit=files.commit)
+        folder = lock.read()
+        options = [*OPTIONS, *(NEW if protocol >= 30 else OLD)]
 
         def send(provided: str = "") -> str | None:
-            _record(lock, f"{folder}\nrecent")
+            finish = FINISH.format(commit=files.commit)
             return connection.rsync(folder, options, (f"{WORK}/", ":."), names, finish, provided)
 
         printed = None
@@ -199,28 +193,13 @@ def transfer(connection: Connection, files: SentFiles) -> str:
             printed = send(SAME.format(owner=owner, sent=hashlib.sha256(names).hexdigest()))
         if printed is None:
             folder = _prepare(connection, names, owner)
+            lock.truncate(0)
+            lock.write(folder)
             printed = send()
-        # rsync compares sizes and full seconds: a later change in the same second would not be seen
-        if all(_changed(WORK / one) < int(start) for one in present):
-            _record(lock, f"{folder}\n")
     sent = [printable(line) for line in (printed or "").splitlines() if not line.endswith("/")]
     shown = f": {', '.join(sent)}" if 0 < len(sent) <= LISTED else ""
     print(f"Sent {len(sent)} of {len(present)} files to {name}:{folder}{shown}", file=sys.stderr, flush=True)
     return folder
-
-
-def _record(file: TextIO, text: str) -> None:
-    file.truncate(0)
-    file.write(text)
-    file.flush()
-
-
-def _changed(path: Path) -> float:
-    """Return the time of the last change of a file, 0 if it is gone."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _prepare(connection: Connection, names: bytes, owner: str) -> str:
