@@ -103,7 +103,7 @@ def run_json(nodes: int, folder: Path) -> int | None:
 def heartbeats(nodes: int, folder: Path) -> int | None:
     """Check the ranks of all nodes from their files in a shared folder, like the first node; twice, one window apart."""
     from train_anywhere.features.hangs.hangs import find_hang
-    from train_anywhere.features.hangs.supervisor import Stragglers
+    from train_anywhere.features.hangs.watch import Stragglers
     from train_anywhere.files.atomic import dumps
     from train_anywhere.monitor.ranks import OtherNodes, RankStatus
     from train_anywhere.runs.folder import RunDir

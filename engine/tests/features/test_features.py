@@ -62,9 +62,7 @@ def test_members_that_differ_in_nothing_of_the_script_share_it(make_config: Make
         ("trainer.nodes=1,2", "ranks"),
     ],
 )
-def test_members_that_need_another_script_are_refused_by_name(
-    make_config: MakeConfig, key: str, says: str
-) -> None:
+def test_members_that_need_another_script_are_refused_by_name(make_config, key, says):
     name, _, values = key.partition("=")
     words = ["cluster=slurm", "data=imagefolder"]
     jobs = [placeholder_job(make_config(*words, f"{name}={v}"), None, range(2)) for v in values.split(",")]
@@ -105,9 +103,7 @@ def test_an_evaluation_runs_no_feature_that_a_run_folder_names(make_config: Make
 
 
 @pytest.mark.parametrize("dotted", ["json.JSONEncoder", "site.main", "docs.x", "nothing"])
-def test_only_files_of_the_project_are_features(
-    dotted: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_only_files_of_the_project_are_features(dotted, monkeypatch, tmp_path):
     (tmp_path / "site").mkdir()  # as mkdocs makes it; Python has a module of that name
     (tmp_path / "docs").mkdir()
     monkeypatch.setattr(features, "ROOT", tmp_path)

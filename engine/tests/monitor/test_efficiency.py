@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -45,14 +44,7 @@ HOOKS = {
 )
 @pytest.mark.slow
 @pytest.mark.alone
-def test_one_of_two_ranks_is_late(
-    framework: str,
-    strategy: str,
-    train: Train,
-    require: Callable[..., None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_one_of_two_ranks_is_late(framework, strategy, train, require, tmp_path, monkeypatch):
     """Rank 0 waits nearly the whole step for rank 1. Together they use about half of their time."""
     if strategy == "horovod":
         require(not horovod_problem(framework), "run `make horovod`")

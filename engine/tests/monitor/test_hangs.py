@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.features.hangs.hangs import describe, find_hang, limit, minority_ranks, rank_names
+from train_anywhere.features.hangs.hangs import describe, find_hang, limit, rank_names
 from train_anywhere.features.hangs.stacks import collect
 from train_anywhere.files import ROOT
 from train_anywhere.monitor.ranks import ENDED, GONE, RankStatus
@@ -104,13 +104,6 @@ def test_the_ranks_that_hang_are_found_and_described(case: str) -> None:
     hang = find_hang(ranks(*differences), 10.0 if case == "ranks that are done" else 1800.0)
     assert (hang.numbers if hang else ()) == numbers
     assert all(hang and part in describe(hang) for part in parts)
-
-
-def test_among_equals_the_one_with_another_stack_is_named() -> None:
-    hang = find_hang(ranks(*[LATE] * 4), 1800.0)
-    assert hang and describe(hang, [2]).startswith("rank 2 on node2 hangs")
-    assert minority_ranks({0: "all_reduce", 1: "all_reduce", 2: "read", 3: "all_reduce"}) == [2]
-    assert minority_ranks({0: "a", 1: "b"}) == []
 
 
 def test_numbers_in_spans() -> None:

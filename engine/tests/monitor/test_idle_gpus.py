@@ -89,9 +89,7 @@ def test_which_gpus_are_idle(samples: Samples, capsys: pytest.CaptureFixture[str
     assert not capsys.readouterr().out  # one line for each idle time
 
 
-def test_times_without_samples_and_the_start_of_a_training_do_not_count(
-    samples: Samples, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_times_without_samples_and_the_start_of_a_training_do_not_count(samples, capsys):
     """The gap is 45 minutes in which the shared disk did not answer."""
     samples.rank.enter("start")
     samples.take(20, 0, 0)

@@ -65,9 +65,7 @@ def test_what_does_not_move_is_not_written_again(tmp_path: Path, quick: None) ->
     assert (tmp_path / "monitor" / "live.json").stat().st_mtime_ns == before
 
 
-def test_a_full_disk_is_done_without_until_there_is_room(
-    small_disk: Path, quick: None, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_is_done_without_until_there_is_room(small_disk, quick, capfd):
     filler = small_disk / "filler"
     with open(filler, "wb", buffering=0) as file, pytest.raises(OSError):
         while True:
@@ -84,9 +82,7 @@ def test_a_full_disk_is_done_without_until_there_is_room(
     assert capfd.readouterr() == ("", "")
 
 
-def test_something_else_in_its_place_stays(
-    tmp_path: Path, quick: None, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_something_else_in_its_place_stays(tmp_path, quick, capfd):
     (tmp_path / "monitor").write_text("mine")
     live = Live(tmp_path, lambda: {"step": 1}, time.monotonic, {})
     live.start()

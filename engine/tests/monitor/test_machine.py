@@ -15,14 +15,14 @@ from train_anywhere.files import ROOT
 RANK = "import sys, time; block = bytearray(300 << 20); sys.stdout.write('ready\\n'); sys.stdout.flush(); time.sleep(600)"
 
 
-def test_a_busy_cpu_is_seen_and_what_is_written() -> None:
+def test_a_busy_cpu_is_seen() -> None:
     machine = Machine("nobody")
     end = time.monotonic() + 0.5
     while time.monotonic() < end:
         pass
     sample = machine.sample()
     assert 100 / (2 * len(machine.cpus)) < (sample["cpu_use_percent"] or 0) <= 100
-    assert sample["network_sent_mb_per_s"] is not None and (sample["memory_used_gib"] or 0) > 0.1
+    assert (sample["memory_used_gib"] or 0) > 0.1
 
 
 def test_the_first_sample_of_another_thread_has_no_cpu_use() -> None:
@@ -74,9 +74,7 @@ def test_the_memory_of_ranks_and_of_their_children(tmp_path: Path) -> None:
          "rss 5\ntotal_rss 1073741824\ntotal_cache 99999999999\n", 1.0),
     ],
 )  # fmt: skip
-def test_a_job_s_cgroup_says_its_memory(
-    tmp_path: Path, line: str, folder: str, stat: str, resident: float
-) -> None:
+def test_a_job_s_cgroup_says_its_memory(tmp_path, line, folder, stat, resident):
     """Files as Slurm's two cgroup plugins lay them out, which the testbed does not use."""
     proc, cgroups = tmp_path / "proc", tmp_path / "cgroup"
     (proc / "self").mkdir(parents=True)

@@ -62,9 +62,7 @@ def test_it_ends_with_its_input(side: tuple[RunDir, "subprocess.Popen[bytes]"]) 
     assert (process.returncode, out, err) == (0, b"", b"")
 
 
-def test_it_ends_at_sigterm_and_at_no_other_signal_of_a_job(
-    side: tuple[RunDir, "subprocess.Popen[bytes]"],
-) -> None:
+def test_it_ends_at_sigterm_and_at_no_other_signal_of_a_job(side):
     run, process = side
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP):
         process.send_signal(number)
@@ -166,9 +164,7 @@ def fail(error: Exception) -> None:
     raise error
 
 
-def test_a_service_that_fails_or_hangs_leaves_the_others(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_that_fails_or_hangs_leaves_the_others(make_run, monkeypatch):
     """A refusing disk is tried again, a bug ends its service, a hanging driver delays nothing."""
     monkeypatch.setattr("train_anywhere.features.node.CLOSING_S", 0.1)
     _, run = make_run()

@@ -22,9 +22,7 @@ def rows(path: Path) -> list[dict[str, str]]:
         return [*csv.DictReader(file)]
 
 
-def test_a_sample_is_a_row_and_the_newest(
-    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sample_is_a_row_and_the_newest(make_run, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "pynvml", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
     monkeypatch.syspath_prepend(fake_nvml(tmp_path / "nvml"))
@@ -46,9 +44,7 @@ def test_a_sample_is_a_row_and_the_newest(
     assert newest["sample"]["cpu_use_percent"] is None
 
 
-def test_large_jobs_write_no_more_often_together(
-    make_config: Callable[..., Config], make_run: MakeRun
-) -> None:
+def test_large_jobs_write_no_more_often_together(make_config, make_run):
     _, run = make_run()
     config = make_config("trainer.nodes=2000")
     sampler = Sampler(run, config.monitor, config.trainer.max_nodes, "a")

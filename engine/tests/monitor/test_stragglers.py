@@ -9,7 +9,7 @@ from engine.tests.monitor.test_hangs import RANK
 from engine.tests.monitor.test_node import MakeRun
 from train_anywhere.distributed.discover import hosts_by_rank
 from train_anywhere.features.hangs.hangs import StartupWatch
-from train_anywhere.features.hangs.supervisor import Stragglers
+from train_anywhere.features.hangs.watch import Stragglers
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.live import Times, slowest_rank_wait
 from train_anywhere.monitor.ranks import RankStatus

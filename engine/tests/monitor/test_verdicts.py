@@ -5,22 +5,21 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.features import verdicts
-from train_anywhere.monitor.run_facts import Facts, GpuUse, NodeUse
-from train_anywhere.runs.facts import Series
+from train_anywhere.monitor.run_facts import AttemptSums, Facts, GpuUse, NodeUse
 from train_anywhere.runs.folder import RunDir
 
 
-def every_ten_seconds(value: float, minutes: float = 5) -> Series:
-    """Samples of a constant."""
-    return [(1e9 + 10 * i, value) for i in range(int(6 * minutes))]
+def every_ten_seconds(value: float, minutes: float = 5) -> AttemptSums | None:
+    """Sums of samples of a constant."""
+    return AttemptSums.of([(1e9 + 10 * i, value) for i in range(int(6 * minutes))])
 
 
 def node(
     host: str, uses: list[float], ranks: int = 2, cpu: float = 80, cpus: int = 24, **more: float
 ) -> NodeUse:
-    gpus = tuple(GpuUse(i, every_ten_seconds(use), [], None) for i, use in enumerate(uses))
-    fields = {"memory": 10.0, "memory_limit": 100.0, **more}
-    return NodeUse(host, cpus, every_ten_seconds(cpu), ranks_here=tuple(range(ranks)), gpus=gpus, **fields)
+    gpus = tuple(GpuUse(i, [], None, None, every_ten_seconds(use)) for i, use in enumerate(uses))
+    fields = {"memory": 10.0, "memory_limit": 100.0, **more, "sums": every_ten_seconds(cpu)}
+    return NodeUse(host, cpus, [], ranks_here=tuple(range(ranks)), gpus=gpus, **fields)
 
 
 def facts(**fields: object) -> Facts:

@@ -17,9 +17,8 @@ import pytest
 from engine.tests.monitor import test_hangs
 from train_anywhere.config.schema import Config
 from train_anywhere.features.hangs.hangs import Hang
-from train_anywhere.features.hangs.rank_watch import Watch
 from train_anywhere.features.hangs.stacks import is_repeated_hang
-from train_anywhere.features.hangs.supervisor import Stragglers
+from train_anywhere.features.hangs.watch import Stragglers, Watch
 from train_anywhere.files import ROOT
 from train_anywhere.monitor.heartbeat import place_of
 from train_anywhere.runs.attempts import Outcome, recorded_reason, was_killed
@@ -103,11 +102,7 @@ def found(run: RunDir) -> dict[str, Any]:
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def test_a_stopped_rank_is_named_with_the_stacks_of_all(
-    watched: Callable[..., tuple[RunDir, Watch]],
-    ranks: Callable[..., Any],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_stopped_rank_is_named_with_the_stacks_of_all(watched, ranks, capsys):
     run, watch = watched("monitor.hang_minutes=0.03")
     processes = ranks(run, 10**6, 10**6)
     look_until(watch, lambda: len(watch.node.known) == 2 and watch.node.known[1].step > 3, 20)
@@ -127,9 +122,7 @@ def test_a_stopped_rank_is_named_with_the_stacks_of_all(
     }
 
 
-def test_a_line_of_the_log_is_in_the_file_when_it_is_printed(
-    watched: Callable[..., tuple[RunDir, Watch]], ranks: Callable[..., Any]
-) -> None:
+def test_a_line_of_the_log_is_in_the_file_when_it_is_printed(watched, ranks):
     """Programs that follow the log read watch.json at once."""
     run, watch = watched("monitor.hang_minutes=0.03", "monitor.hang=requeue")
     RunRecorder(run).record_start(2, {})
@@ -154,11 +147,7 @@ def test_a_line_of_the_log_is_in_the_file_when_it_is_printed(
     assert end["hang"]["end"] and len(end["hangs"]) == 1
 
 
-def test_hang_requeue_leaves_the_run_as_after_a_preemption(
-    watched: Callable[..., tuple[RunDir, Watch]],
-    ranks: Callable[..., Any],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_hang_requeue_leaves_the_run_as_after_a_preemption(watched, ranks, capsys):
     run, watch = watched("monitor.hang_minutes=0.03", "monitor.hang=requeue")
     RunRecorder(run).record_start(2, {})
     processes = ranks(run, 7, 7)
@@ -189,9 +178,7 @@ def test_hang_requeue_leaves_the_run_as_after_a_preemption(
     ],
     ids=["batch", "requeue=false", "salloc", "pbs"],
 )
-def test_only_a_job_that_comes_back_is_said_to(
-    watched: Callable[..., tuple[RunDir, Watch]], environ: dict[str, str], words: list[str], comes_back: bool
-) -> None:
+def test_only_a_job_that_comes_back_is_said_to(watched, environ, words, comes_back):
     run, watch = watched("cluster=slurm", "monitor.hang=requeue", *words, **environ)
     assert watch.supervisor
     said = watch.supervisor._describe_end()
@@ -204,11 +191,7 @@ def test_only_a_job_that_comes_back_is_said_to(
     assert "requeued" not in watch.supervisor._exclude_node(hang, failed=True)[0]
 
 
-def test_the_third_hang_at_a_step_fails_the_run(
-    watched: Callable[..., tuple[RunDir, Watch]],
-    ranks: Callable[..., Any],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_third_hang_at_a_step_fails_the_run(watched, ranks, capsys):
     run, watch = watched("monitor.hang_minutes=0.03", "monitor.hang=requeue")
     RunRecorder(run).record_start(2, {})
     assert watch.supervisor
@@ -229,9 +212,7 @@ def test_progress_between_hangs_counts_anew() -> None:
     assert not is_repeated_hang([{"step": 7}, {"step": 7}, {"step": 9}], 9)
 
 
-def test_heartbeats_of_killed_ranks_are_removed_at_the_end(
-    watched: Callable[..., tuple[RunDir, Watch]], ranks: Callable[..., Any]
-) -> None:
+def test_heartbeats_of_killed_ranks_are_removed_at_the_end(watched, ranks):
     run, watch = watched("monitor.hang_minutes=1")
     processes = ranks(run, 10**6, 10**6)
     look_until(watch, lambda: len(watch.node.known) == 2, 20)
@@ -245,9 +226,7 @@ def test_heartbeats_of_killed_ranks_are_removed_at_the_end(
     assert not folder.exists()
 
 
-def test_ranks_of_an_earlier_start_are_not_seen(
-    watched: Callable[..., tuple[RunDir, Watch]], ranks: Callable[..., Any]
-) -> None:
+def test_ranks_of_an_earlier_start_are_not_seen(watched, ranks):
     run, watch = watched("monitor.hang_minutes=1")
     for process in ranks(run, 0, 0):
         while not list(place_of(run).path.glob("rank-*[0-9]")):
@@ -258,9 +237,7 @@ def test_ranks_of_an_earlier_start_are_not_seen(
     assert watch.node.known == {}
 
 
-def test_the_first_node_learns_of_the_others_by_their_files(
-    make_run: Make, ranks: Callable[..., Any]
-) -> None:
+def test_the_first_node_learns_of_the_others_by_their_files(make_run, ranks):
     """Two named watches stand for two nodes. The local process is rank 1, of the second."""
     config, run = make_run("monitor.hang_minutes=0.05")
     hosts = {"TRAIN_HOSTS": "here:1,there:1"}

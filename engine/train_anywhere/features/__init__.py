@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from train_anywhere.config.choices import FeatureClass
 from train_anywhere.config.instantiate import explain_target_errors, instantiate
@@ -38,13 +38,15 @@ from train_anywhere.monitor.run_facts import Facts
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import load_frozen
 
+T = TypeVar("T")
+
 __all__ = ["Feature", "NodeService", "Observer", "Rank", "Step"]
 
 BUILT_IN = {
     "search": "search.Search",
     "stage": "stage.copy.Stage",
     "weights": "weights.WeightsCache",
-    "hangs": "hangs.rank_watch.HangWatch",
+    "hangs": "hangs.watch.HangWatch",
     "sampler": "sampler.sampler.SampleNodes",
     "idle": "idle.IdleGpus",
     "serve": "serve.Serve",
@@ -95,10 +97,9 @@ def _in_project(dotted: str) -> bool:
 
 
 def known() -> list[Feature]:
-    """Return the features of the engine and those that this project lists in configs/train.yaml.
+    """Return the features of the engine and those that this project lists in configs/train.yaml, if they can be created.
 
-    Commands that read any run folder use this: they must not run a feature that only the folder names. Features that can't be created
-    are left out.
+    Commands that read any run folder use this: they must not run a feature that only the folder names.
     """
     import yaml
 
@@ -116,9 +117,7 @@ def known() -> list[Feature]:
 class Features:
     """The features of a run, in the order of their calls: `"stage" in features`.
 
-    Attributes:
-        exported: environment variables of the ranks, by feature name.
-        on_node: whether each node runs a monitor process.
+    `exported` has the environment variables of the ranks, by feature name; `on_node` is whether each node runs a monitor process.
     """
 
     all: Sequence[Feature] = ()
@@ -211,7 +210,6 @@ class Features:
 
 @contextmanager
 def _printed(one: Feature, job: Any) -> Iterator[None]:
-    """Run within the context of a feature, and print its errors."""
     context = ExitStack()
     with _print_errors(one):
         context.enter_context(one.supervise(job))
@@ -237,35 +235,29 @@ def problems(config: Config, *stages: Check, members: int = 1) -> list[str]:
         return error.problems
 
 
-def verdicts(facts: Facts) -> list[str]:
-    """Return all verdicts on a run, the worst first."""
-    found: list[str] = []
+def _ask_all(ask: Callable[[Feature], T], explain: Callable[[str, str], T]) -> Iterator[T]:
+    """Yield the answer of each feature. The error of a project's feature is explained, so that the status is shown."""
     for one in known():
         try:
-            found += one.verdicts(facts)
+            yield ask(one)
         except Exception as error:
-            found.append(f"features.{one.name}: {_describe_error(one, error)}")
-    return rules.verdicts(facts, found)
+            if one.name in BUILT_IN:
+                raise
+            yield explain(f"features.{one.name}", f"{type(error).__name__}: {error}")
+
+
+def verdicts(facts: Facts) -> list[str]:
+    """Return all verdicts on a run, the worst first."""
+    found = _ask_all(lambda one: [*one.verdicts(facts)], lambda name, why: [f"{name}: {why}"])
+    return rules.verdicts(facts, [sentence for sentences in found for sentence in sentences])
 
 
 def rows(run: RunDir, info: Mapping[str, Any]) -> dict[str, str]:
     """Return extra rows of the status and the report, by title."""
-    found: dict[str, str] = {}
-    for one in known():
-        try:
-            found |= one.rows(run, info)
-        except Exception as error:
-            found[f"features.{one.name}"] = _describe_error(one, error)
-    return found
+    found = _ask_all(lambda one: one.rows(run, info), lambda name, why: {name: why})
+    return {title: text for rows in found for title, text in rows.items()}
 
 
 def describe(facts: Facts) -> tuple[list[str], dict[str, str]]:
     """Return the verdicts on a run and its further rows, for the report."""
     return verdicts(facts), rows(facts.run, facts.info) if facts.run else {}
-
-
-def _describe_error(one: Feature, error: Exception) -> str:
-    """Return the error of a project's feature as a string, so that the status is shown."""
-    if one.name in BUILT_IN:
-        raise error
-    return f"{type(error).__name__}: {error}"

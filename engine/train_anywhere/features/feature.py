@@ -15,12 +15,9 @@ Check = Literal["any", "job", "submission", "allocation", "here"]
 
 
 class NodeService(Protocol):
-    """A service in the monitor process of a node, polled in its own thread.
+    """A service in the monitor process of a node, polled in its own thread every `every_seconds`, the first time after them.
 
     An OSError is ignored; any other exception ends this service only.
-
-    Attributes:
-        every_seconds: time between two polls, and before the first one.
     """
 
     every_seconds: float
@@ -39,8 +36,7 @@ class Step:
 
     Attributes:
         number: optimizer steps done, from 1.
-        epoch: number of the epoch, from 0.
-        batch: batches done in this epoch.
+        epoch, batch: number of the epoch, from 0, and of the batches done in it.
         metrics: metrics since they were last read, reduced over all ranks.
         last: whether an epoch, or a validation within it, ends with this step: `after_validation` gets its metrics too.
     """
@@ -124,12 +120,7 @@ class Observers(Observer):
 
 @dataclass(frozen=True)
 class Rank:
-    """Facts and functions of a rank, for its observers.
-
-    Attributes:
-        first_device: number of this process's first device.
-        devices: number of devices over all ranks.
-    """
+    """Facts of a rank, for its observers: number of its first device, and of the devices over all ranks."""
 
     run: RunDir
     first_device: int
@@ -171,10 +162,8 @@ class Feature:
     def variables(self, results: Path | None = None, code: Path | None = None) -> Mapping[str, str]:
         """Return environment variables of the ranks, the same for all members of an array.
 
-        $NAME in a value is another variable there. A variable that the user has exported keeps its value, unless its name begins
-        with TRAIN_.
-
-        A submission also calls it on the login node, to prepare files in the folder of all results and the copied code. Raises
+        $NAME in a value is another variable there. A variable that the user has exported keeps its value, unless its name begins with
+        TRAIN_. A submission also calls it on the login node, to prepare files in the folder of all results and the copied code. Raises
         SubmitError, OSError.
         """
         return {}

@@ -10,7 +10,7 @@ from functools import partial
 
 from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Feature, NodeService
-from train_anywhere.features.hangs.supervisor import print_line
+from train_anywhere.features.hangs.watch import print_line
 from train_anywhere.files.atomic import read_json
 from train_anywhere.monitor.ranks import ENDED, GONE, NodeRanks, mappings
 from train_anywhere.runs.attempts import running_job

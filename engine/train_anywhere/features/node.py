@@ -23,14 +23,12 @@ from train_anywhere.files.atomic import make_folder, open_file
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import load_frozen
 
-CHECK_EVERY_S = 1.0
-"""Seconds between two checks whether the parent is alive; the end of the input is noticed at once."""
+CHECK_EVERY_S, CLOSING_S = 1.0, 0.1
+"""Seconds between two checks whether the parent is alive (the end of the input is noticed at once), and that the exit waits for services in
+the middle of a poll: launch/processes.py kills this process soon after."""
 
 NICE = 10
 """On a busy CPU this gives a tenth of a rank's share; with 19, a hundredth, this process would hardly run if all CPUs are busy."""
-
-CLOSING_S = 0.1
-"""Seconds that the exit waits for services in the middle of a poll; launch/processes.py kills this process soon after."""
 
 
 def main(arguments: Sequence[str]) -> int:

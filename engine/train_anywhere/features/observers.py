@@ -22,11 +22,8 @@ https://arxiv.org/abs/2407.21783, section 3.3.4."""
 MAX_OVERHEAD = 0.01
 """Largest fraction of the time that training may wait for checkpoints."""
 
-MIN_INTERVAL_S = 1.0
-"""Shortest interval in seconds, however cheap a checkpoint is."""
-
-FIRST_INTERVAL_S = 60.0
-"""Seconds until the first checkpoint if the interval depends on its cost, which is not measured yet."""
+MIN_INTERVAL_S, FIRST_INTERVAL_S = 1.0, 60.0
+"""Shortest interval in seconds, however cheap a checkpoint is, and seconds until the first one, whose cost is not measured yet."""
 
 
 class Interval(Observer):
@@ -107,9 +104,7 @@ class CheckpointInterval(Feature):
 class NanWatch(Observer):
     """Observer that checks losses. Every rank has one, since all have the same metrics.
 
-    Args:
-        mode: warn: print a warning once; stop: end the run; off: do nothing.
-        run: the run folder, on the rank that prints the warning.
+    A `mode` of warn prints a warning once, on the rank that has the `run`; stop ends the run; off does nothing.
     """
 
     def __init__(self, mode: DetectNan, run: RunDir | None) -> None:

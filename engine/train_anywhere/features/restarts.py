@@ -19,11 +19,9 @@ from train_anywhere.runs.folder import ATTEMPTS, RunDir
 SHOWN = 5
 """Most restarts of which the report and the status show the parts."""
 
-SILENT_S = 90.0
-"""Seconds of silence: several times the interval of a node's writes (see `features/hangs/rank_watch.py`) and the delay of a shared disk."""
-
-ANSWER_S = 30.0
-"""Seconds for a node to answer, the same as in before_ranks.sh.j2."""
+SILENT_S, ANSWER_S = 90.0, 30.0
+"""Seconds of silence, several times the interval of a node's writes (see `features/hangs/watch.py`) and the delay of a shared disk;
+and seconds for a node to answer, the same as in before_ranks.sh.j2."""
 
 WATCHERS = 3
 """Number of nodes with a `ScriptWatch`: the second of the job and the next ones, each waiting longer, in case that one is lost too."""

@@ -40,8 +40,7 @@ class Search(Feature):
     def supervise(self, job: Any) -> Iterator[None]:
         """Write the configuration of the trial, prune it if it is worse than others, and record its end.
 
-        Raises:
-            ConfigError: the trial does not start; run.json has the reason.
+        Raises ConfigError: the trial does not start; run.json has the reason.
         """
         try:
             trial = Trial(job.run, self.config)
@@ -63,11 +62,7 @@ class Search(Feature):
 
 
 class Trial:
-    """A trial in the journal of its study.
-
-    Attributes:
-        pruned: why it is stopped; empty if it is not.
-    """
+    """A trial in the journal of its study; `pruned` is why it is stopped, empty if it is not."""
 
     def __init__(self, run: RunDir, config: Config) -> None:
         self.run, self.metric = run, str(config.checkpoint.monitor)

@@ -20,11 +20,11 @@ class WeightsCache(Feature):
         return self.config.cluster.cache is not None
 
     def check(self, stage: Check, members: int) -> list[str]:
-        """Return a message for a cache that only a node has: `train_anywhere fetch` fills it elsewhere."""
-        cache = self.config.cluster.cache
-        if cache and stage == "any" and Path(cache).exists() and not Path(cache).is_dir():
+        """Return a message for a cache that is not a folder, or that only a node has: `train_anywhere fetch` fills it elsewhere."""
+        cache = str(self.config.cluster.cache)
+        if stage == "any" and Path(cache).exists() and not Path(cache).is_dir():
             return [f"cluster.cache={cache} is not a folder; name another one, or cluster.cache=null."]
-        if stage != "any" or cache is None or not is_on_node(cache):
+        if stage != "any" or not is_on_node(cache):
             return []
         return [
             f"cluster.cache={cache} is a folder of a job's node, and `python -m train_anywhere fetch` fills the cache on the login node; "

@@ -26,18 +26,14 @@ from train_anywhere.files.removal import OwnedFolder, make_owned, remove, remove
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.lock import process_start
 
-EVERY_S = 1.0
-"""Seconds between two measured steps."""
-
-WARM_UP = 5
-"""Batches before the first measured one: they include compilation and the first use of the network."""
+EVERY_S, WARM_UP = 1.0, 5
+"""Seconds between two measured steps, and batches before the first, which include compilation and the first use of the network."""
 
 
 class Efficiency:
     """Sums of the measured steps, of this rank and of all.
 
-    Attributes:
-        share: share of a step, without its data wait, that the ranks spent waiting for each other; None if not measured.
+    `share` is that of a step, without its data wait, that the ranks spent waiting for each other; None if not measured.
     """
 
     def __init__(self) -> None:
@@ -70,21 +66,21 @@ class Efficiency:
         self.share = waited / whole if whole else None
 
 
-VERSION = 1
+VERSION = 2
 SECTIONS = ("start", "step", "validation", "test", "checkpoint", "end", "program")
 PLACES = ("", "importing", "meeting", "preparing", "data", "forward", "backward")
 """Positions of a rank within its section, in the order of a start and of a step."""
 
 DATA, FORWARD = PLACES.index("data"), PLACES.index("forward")
 
-_LAYOUT = struct.Struct("=IIIIIQIBBQQQdddddQQI")
+_LAYOUT = struct.Struct("=IIIIIQIBBQQQdddQQddI")
 SIZE = 4096
 """Size of the file in bytes: one memory page."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class RankFields:
-    """The part of a heartbeat that other nodes get too.
+    """The part of a heartbeat that other nodes get too, in the order of the file.
 
     Attributes:
         rank, world_size: the rank and the number of ranks.
@@ -118,23 +114,12 @@ class RankFields:
     beats: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Record(RankFields):
-    """Content of a heartbeat file.
-
-    Attributes:
-        began, beat: times of the section's start and of the last write, in seconds of the node's monotonic clock.
-    """
+    """Content of a heartbeat file: `began` and `beat`, in seconds of the node's monotonic clock, are section and last write."""
 
     began: float
     beat: float
-
-
-_FIELDS = (
-    "rank", "world_size", "pid", "started", "stacks", "section", "place", "turn", "batch", "step", "began", "beat", "longest", "own",
-    "data", "trained", "beats",
-)  # fmt: skip
-"""Fields of a `Record`, in the order of the file."""
 
 
 class Heartbeat:
@@ -274,8 +259,8 @@ class Heartbeat:
         self._number = number = (self._number + 1) % 2**32
         _LAYOUT.pack_into(
             self._map, 0, number, VERSION, self.rank, self.world_size, self._pid, self._started, self.stacks, section,
-            self.place, self.turn, self.batch, self.step, self.began, now, self._longest[section], self.own, self.data,
-            self.trained, self._beats[section], number,
+            self.place, self.turn, self.batch, self.step, self._longest[section], self.own, self.data, self.trained,
+            self._beats[section], self.began, now, number,
         )  # fmt: skip
 
 
@@ -291,14 +276,10 @@ def read(path: Path) -> Record | None:
     """Return the heartbeat in a file. None if it can't be read."""
     for _ in range(5):
         try:
-            content = path.read_bytes()
-            first, version, *words, last = _LAYOUT.unpack_from(content)
-        except (OSError, struct.error):
+            first, version, *words, last = _LAYOUT.unpack_from(path.read_bytes())
+            if first == last and first and version == VERSION:  # no write happened during the read
+                words[5:7] = SECTIONS[words[5]], PLACES[words[6]]
+                return Record(*words)
+        except (OSError, struct.error, IndexError):
             return None
-        # equal counters at both ends mean that no write happened during the read
-        if first == last and first and version == VERSION:
-            if words[5] >= len(SECTIONS) or words[6] >= len(PLACES):
-                return None
-            words[5:7] = SECTIONS[words[5]], PLACES[words[6]]
-            return Record(**dict(zip(_FIELDS, words, strict=True)))
     return None

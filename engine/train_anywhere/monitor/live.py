@@ -26,14 +26,11 @@ from train_anywhere.monitor.ranks import mappings, short
 from train_anywhere.runs.attempts import STARTED, hosts, running_job
 from train_anywhere.runs.folder import RunDir
 
-EVERY_S = 2.0
-"""Shortest time in seconds between two updates."""
+EVERY_S, LONGEST_REST_S = 2.0, 60.0
+"""Shortest and longest time in seconds between two updates, the latter on a very slow disk."""
 
 REST_FACTOR = 1000
 """After an update the thread rests this many times its duration, so that writing takes at most 0.1 % of the time."""
-
-LONGEST_REST_S = 60.0
-"""Longest rest in seconds, on a very slow disk."""
 
 PATIENCE_S = 2.0
 """Longest wait in seconds for the last update at the end of a training: a disk may hang."""
@@ -143,11 +140,9 @@ def slowest_rank_wait(run: RunDir, nodes: Collection[str]) -> float:
 
 @dataclass(frozen=True)
 class Profile:
-    """The newest profile of a rank.
+    """The newest profile of a rank: name, number of calls and milliseconds of the slowest `operations`.
 
-    Attributes:
-        number: number of the request of `jobs.py profile`; 0 for `trainer.profiler`.
-        operations: name, number of calls and milliseconds of the slowest operations.
+    `number` is that of the request of `jobs.py profile`; 0 for `trainer.profiler`.
     """
 
     rank: int
@@ -160,14 +155,11 @@ class Profile:
 def read_profiles(run: RunDir) -> list[Profile]:
     """Return the profiles of a run by rank, as far as they can be read."""
     found = []
-    for path in (run.path / "profile").glob("rank-*.json"):
-        content = read_json(path)
+    for content in map(read_json, (run.path / "profile").glob("rank-*.json")):
         with suppress(KeyError, TypeError, ValueError):
-            first, last = map(int, content["steps"])
-            operations = tuple(
-                (str(name), int(calls), float(ms)) for name, calls, ms in content["operations"]
-            )
-            found.append(Profile(int(content["rank"]), int(content["number"]), first, last, operations))
+            operations = tuple((str(name), int(n), float(ms)) for name, n, ms in content["operations"])
+            numbers = map(int, (content["rank"], content["number"], *content["steps"]))
+            found.append(Profile(*numbers, operations))
     return sorted(found, key=lambda one: one.rank)
 
 
@@ -184,10 +176,7 @@ MAX_NUMBER = 1 << 15
 
 
 class Requests:
-    """The requests to one training, on rank 0.
-
-    Args:
-        run: the run folder; None on other ranks, and for a run that writes nothing.
+    """The requests to one training, on rank 0; `run` is None on other ranks, and for a run that writes nothing.
 
     Attributes:
         save: id of a request that waits for a checkpoint; empty if there is none.
@@ -201,18 +190,19 @@ class Requests:
 
     def poll(self) -> None:
         """Read the requests. A thread calls it every few seconds."""
-        if self._folder and (asked := read_id(self._folder / SAVE)) not in ("", self.save, self._answered):
+        if self._folder is None:
+            return
+        if (asked := read_id(self._folder / SAVE)) not in ("", self.save, self._answered):
             if asked == read_id(self._folder / SAVED):  # answered before the run was resumed
                 self._answered = asked
             else:
                 self.save = asked
-        if self._folder:
-            number = read_json(self._folder / PROFILE).get("number")
-            if isinstance(number, int) and 0 < number < MAX_NUMBER and number != self._profiled:
-                self._profiled = number
-                # a killed command leaves its request to the next attempt of the run
-                if all(one.number != number for one in read_profiles(RunDir(self._folder.parent))):
-                    self.profile = number
+        number = read_json(self._folder / PROFILE).get("number")
+        if isinstance(number, int) and 0 < number < MAX_NUMBER and number != self._profiled:
+            self._profiled = number
+            # a killed command leaves its request to the next attempt of the run
+            if all(one.number != number for one in read_profiles(RunDir(self._folder.parent))):
+                self.profile = number
 
     def saved(self, step: int) -> None:
         """Answer that a checkpoint of this step is written. The training thread calls it."""

@@ -13,7 +13,6 @@ from typing import Any
 from train_anywhere.files.atomic import dumps, make_folder, read_json, write_atomic
 from train_anywhere.files.removal import remove
 from train_anywhere.monitor import heartbeat
-from train_anywhere.monitor.heartbeat import PLACES, RankFields
 from train_anywhere.runs.folder import RunDir
 
 GONE, ENDED = "gone", "ended"
@@ -21,7 +20,7 @@ GONE, ENDED = "gone", "ended"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RankStatus(RankFields):
+class RankStatus(heartbeat.RankFields):
     """Status of a rank at one moment.
 
     Attributes:
@@ -41,7 +40,7 @@ class RankStatus(RankFields):
     @property
     def progress(self) -> tuple[int, int, int, int]:
         """Progress of the rank: all pass the same places in the same order."""
-        return self.step, self.turn, self.batch, PLACES.index(self.place)
+        return self.step, self.turn, self.batch, heartbeat.PLACES.index(self.place)
 
     @property
     def ended(self) -> bool:
@@ -67,13 +66,9 @@ class NodeRanks:
                 if process == GONE and record.rank not in self.known:
                     continue
                 now, fields = time.monotonic(), asdict(record)
-                ages = {
-                    "seconds": now - fields.pop("began"),
-                    "silent": now - fields.pop("beat"),
-                    "clock": now,
-                }
+                ages = {"seconds": now - fields.pop("began"), "silent": now - fields.pop("beat")}
                 process = ENDED if process == GONE and record.section == "end" else process
-                found[record.rank] = RankStatus(host=self.host, process=process, **ages, **fields)
+                found[record.rank] = RankStatus(host=self.host, process=process, clock=now, **ages, **fields)
         for rank in self.known.keys() - found.keys():  # it removes its heartbeat at its end
             last = found[rank] = self.known[rank]
             if process_state(last.pid, last.started) == GONE or last.section == "end":
@@ -96,11 +91,7 @@ class NodeRanks:
 
 
 class OtherNodes:
-    """Reader of the status files of the other nodes, on the first one.
-
-    Args:
-        every: seconds between two reads, which is the interval of the nodes' writes.
-    """
+    """Reader of the status files of the other nodes, which these write every `every` seconds, on the first one."""
 
     def __init__(self, run: RunDir, own: str, every: float) -> None:
         self.folder, self.own, self.every = run.monitor, own, every

@@ -34,13 +34,9 @@ MOST_SAMPLES = 800
 
 @dataclass
 class AttemptSums:
-    """Sums over a column of samples.
+    """Sums over a column of samples, whose first and last were taken at these Unix seconds.
 
-    Attributes:
-        first, last: Unix seconds of the first sample and the newest.
-        count, total: number and sum of the values.
-        settled, settled_total: the same without those before `WARM_UP_S`.
-        idle: number of those below `IDLE_PERCENT`.
+    `settled`, `settled_total` are number and sum of the values without those before `WARM_UP_S`; `idle` counts those below `IDLE_PERCENT`.
     """
 
     first: float
@@ -74,6 +70,11 @@ class AttemptSums:
         """The mean of all values."""
         return self.total / self.count
 
+    @property
+    def settled_mean(self) -> float:
+        """The mean without the values before `WARM_UP_S`."""
+        return self.settled_total / self.settled
+
 
 def sum_up(samples: list[dict[str, str]]) -> dict[str, AttemptSums]:
     """Return the sums of the samples by column."""
@@ -83,13 +84,9 @@ def sum_up(samples: list[dict[str, str]]) -> dict[str, AttemptSums]:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """One GPU of the job, over the samples of its node.
+    """One GPU of the job, over the samples of its node: at most `MOST_SAMPLES` of its use in percent over Unix seconds.
 
-    Attributes:
-        use: use in percent over Unix seconds, of at most `MOST_SAMPLES` samples.
-        power: sums of the power in watts; None if unknown.
-        memory: peak memory in GiB; None if unknown.
-        sums: sums of the use of all samples; None if it has no samples.
+    What is unknown is None: sums of the power in watts, peak memory in GiB, sums of the use of all samples.
     """
 
     index: int
@@ -135,7 +132,7 @@ class Facts:
 
     Attributes:
         metrics: values over the optimizer step, by metric name; includes nan and inf.
-        watch: content of watch.json, see `features/hangs/supervisor.py`.
+        watch: content of watch.json, see `features/hangs/watch.py`.
         run: the run folder, for features that read other files of it.
     """
 
@@ -165,19 +162,16 @@ def read_facts(
 
     Samples of `samples` nodes are read for curves, and of the others only the sums. `newest` is content of the nodes' JSON files, by host.
     """
-    folder, info = run.monitor, run.read_info()
+    info, files = run.read_info(), sorted(run.monitor.glob("*.csv"))
     if attempts := info.get(ATTEMPTS):
         info[ATTEMPTS] = with_script_ends(run, [*attempts[:-1], with_times(run, attempts[-1])])
+    nodes = (node_use(path, at < samples, (newest or {}).get(path.stem)) for at, path in enumerate(files))
     return Facts(
         info=info,
         config=read_config(run),
         metrics=curves(run.metrics_csv),
-        nodes=tuple(
-            node
-            for at, path in enumerate(sorted(folder.glob("*.csv")))
-            if (node := node_use(path, at < samples, (newest or {}).get(path.stem)))
-        ),
-        watch=read_json(folder / "watch.json"),
+        nodes=tuple(filter(None, nodes)),
+        watch=read_json(run.monitor / "watch.json"),
         run=run,
     )
 
@@ -194,30 +188,30 @@ def node_use(path: Path, samples: bool, newest: Mapping[str, Any] | None) -> Nod
     if not sums and not read:
         return None
     sums = sums or sum_up(read)
-    listed = [g.get("index") for g in mappings(facts.get("gpus"))]
-    numbers = [n for n in listed if isinstance(n, int)]
+    numbers = [n for g in mappings(facts.get("gpus")) if isinstance(n := g.get("index"), int)]
     if read:
         columns = (re.fullmatch(r"gpu([0-9]+)_use_percent", name) for name in read[0])
         numbers = sorted(int(column[1]) for column in columns if column)
+
+    def most(column: str) -> float | None:
+        return sums[column].most if column in sums else None
+
+    def gpu_use(gpu: str, index: int) -> GpuUse:
+        use, power = series(read, f"{gpu}_use_percent"), sums.get(f"{gpu}_power_w")
+        return GpuUse(index, use, power, most(f"{gpu}_memory_used_gib"), sums.get(f"{gpu}_use_percent"))
+
     ranks = read_json(path.with_name(f"ranks-{path.stem}.json")).get("ranks")
     return NodeUse(
         host=path.stem,
         cpus=int(number(facts.get("cpus")) or 0),
         cpu=series(read, "cpu_use_percent"),
-        memory=sums["job_memory_gib"].most if "job_memory_gib" in sums else None,
+        memory=most("job_memory_gib"),
         memory_limit=number(facts.get("memory_limit_gib")),
-        gpus=tuple(gpu_use(read, index, sums) for index in numbers),
+        gpus=tuple(gpu_use(f"gpu{index}", index) for index in numbers),
         ranks_here=tuple(r["rank"] for r in mappings(ranks) if "rank" in r),
         every=number(facts.get("every_seconds")) or 10.0,
         sums=sums.get("cpu_use_percent"),
     )
-
-
-def gpu_use(samples: list[dict[str, str]], index: int, sums: Mapping[str, AttemptSums]) -> GpuUse:
-    """Return the use of one GPU."""
-    use, memory = f"gpu{index}_use_percent", sums.get(f"gpu{index}_memory_used_gib")
-    power = sums.get(f"gpu{index}_power_w")
-    return GpuUse(index, series(samples, use), power, memory.most if memory else None, sums.get(use))
 
 
 def series(samples: Iterable[Mapping[str, str]], name: str) -> Series:

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import Any
 
 from train_anywhere.monitor.ranks import mappings
-from train_anywhere.monitor.run_facts import IDLE_PERCENT, WARM_UP_S, AttemptSums, Facts
+from train_anywhere.monitor.run_facts import IDLE_PERCENT, WARM_UP_S, Facts
 from train_anywhere.runs.attempts import step_time
 from train_anywhere.runs.facts import moment, number
 
@@ -30,17 +30,12 @@ DATA_SHARE = 0.2
 OTHERS_SHARE = 0.5
 """Share of a step spent waiting for other ranks: above it, half of the devices would be about as fast."""
 
-CHECKPOINT_SHARE = 0.05
-"""Share of the time: five times what `checkpoint.interval=auto` allows, see `features/observers.py`."""
+CHECKPOINT_SHARE, LOST_SHARE = 0.05, 0.1
+"""Shares of the time spent waiting for checkpoints, five times what `checkpoint.interval=auto` allows (see `features/observers.py`), and
+on steps that were trained twice."""
 
-LOST_SHARE = 0.1
-"""Share of the allocation spent on steps that were trained twice."""
-
-CPU_SHARE = 0.5
-"""Share of the CPUs in use: most sites charge for unused CPUs or refuse such jobs; the other half leaves room for peaks."""
-
-MIN_CPUS = 8
-"""Fewest CPUs of a job for which unused ones are reported."""
+CPU_SHARE, MIN_CPUS = 0.5, 8
+"""Share of the CPUs in use, of a job with at least 8: most sites charge for unused ones or refuse such jobs; the rest is for peaks."""
 
 MEMORY_SHARE = 0.95
 """Share of the memory limit; at 1 the kernel kills processes of the job."""
@@ -85,10 +80,8 @@ def idle_gpus(facts: Facts) -> Iterator[str]:
     for node in facts.nodes:
         ranks = sorted(node.ranks_here)
         for place, gpu in enumerate(node.gpus[: len(ranks) * each or None]):
-            sums = gpu.sums or AttemptSums.of(gpu.use)
-            if not sums or sums.settled < ENOUGH:
-                continue
-            if (use := sums.settled_total / sums.settled) < IDLE_PERCENT:
+            sums = gpu.sums
+            if sums and sums.settled >= ENOUGH and (use := sums.settled_mean) < IDLE_PERCENT:
                 idle = sums.idle / sums.settled
                 name = f"rank {ranks[place]}'s GPU" if ranks and each == 1 else f"GPU {gpu.index}"
                 yield f"{name} on {node.host} was idle {idle:.0%} of the time (mean use {use:.0f}%)."
@@ -148,10 +141,9 @@ def idle_cpus(facts: Facts) -> Iterator[str]:
     """Report CPUs of the job that it did not use."""
     cpus, busy = 0, 0.0
     for node in facts.present:
-        sums = node.sums or AttemptSums.of(node.cpu)
-        if sums and sums.settled >= ENOUGH:
+        if node.sums and node.sums.settled >= ENOUGH:
             cpus += node.cpus
-            busy += sums.settled_total / sums.settled / 100 * node.cpus
+            busy += node.sums.settled_mean / 100 * node.cpus
     if cpus >= MIN_CPUS and busy < CPU_SHARE * cpus and facts.info.get("job_ids"):
         yield f"the job used {max(1, round(busy))} of {cpus} CPUs: lower cluster.cpus_per_task, or raise data.workers."
 
@@ -270,6 +262,5 @@ UNSEEN = ("killed", "hang")
 
 
 def _seconds_between(first: Any, then: Any) -> float:
-    """Return the seconds between two times of run.json. 0 if one is unknown."""
     began, ended = moment(first), moment(then)
     return 0.0 if began is None or ended is None else max(0.0, ended - began)

@@ -1,7 +1,6 @@
 """Detect ranks that have not started or that hang, and which one blocks the others."""
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -66,8 +65,7 @@ def limit(rank: RankStatus, bound: float) -> float:
 
 def find_hang(ranks: Iterable[RankStatus], bound: float) -> Hang | None:
     """Return a hang if the ranks behind, or all for `bound` seconds, are silent too long."""
-    working = [r for r in ranks if not r.ended]
-    if not working:
+    if not (working := [r for r in ranks if not r.ended]):
         return None
     least = min(r.progress for r in working)
     behind = [r for r in working if r.progress == least]
@@ -76,38 +74,25 @@ def find_hang(ranks: Iterable[RankStatus], bound: float) -> Hang | None:
         return None
     # those whose process can't run, else all: the others wait at the same place, in a collective operation
     behind = [r for r in behind if r.process in PROCESS] or behind
-    numbers = {r.rank for r in behind}
-    waiting = tuple(r for r in working if r.rank not in numbers)
+    waiting = tuple(r for r in working if r not in behind)
     return Hang(tuple(behind), waiting, min(r.silent for r in behind), min(r.step for r in behind))
 
 
-def describe(hang: Hang, minority: Sequence[int] = ()) -> str:
-    """Return one line: which ranks hang, where, and for how long.
-
-    `minority` are ranks whose stack differs from that of most ranks, if all are at the same place.
-    """
-    behind = [r for r in hang.behind if r.rank in minority] or list(hang.behind)
-    first = behind[0]
+def describe(hang: Hang) -> str:
+    """Return one line: which ranks hang, where, and for how long."""
+    first, one = hang.behind[0], len(hang.behind) == 1
+    who, section = ranks_by_host(hang.behind), first.section
     process = f"; {PROCESS[first.process]}" if first.process in PROCESS else ""
-    if first.section == "program":
-        verb = "has" if len(behind) == 1 else "have"
-        return f"{ranks_by_host(behind)} {verb} printed nothing for {hang.silent:.0f} s{process}."
-    if first.section == "step":
+    if section == "program":
+        return f"{who} {'has' if one else 'have'} printed nothing for {hang.silent:.0f} s{process}."
+    if section == "step":
         where = f"in step {first.step + 1}, {DOING.get(first.place, '')}".rstrip(", ")
     else:
         done = f" after {first.batch} batches" if first.batch else ""
-        where = f"in the section '{first.section}'{done} {DOING.get(first.place, '')}".rstrip()
-    held = sorted({r.rank for r in (*hang.behind, *hang.waiting)} - {r.rank for r in behind})
+        where = f"in the section '{section}'{done} {DOING.get(first.place, '')}".rstrip()
+    held = [r.rank for r in hang.waiting]
     waits = f"; {rank_names(held)} wait{'s' if len(held) == 1 else ''} for it" if held else ""
-    return f"{ranks_by_host(behind)} hang{'s' if len(behind) == 1 else ''} {where}, for {hang.silent:.0f} s{process}{waits}."
-
-
-def minority_ranks(tops: dict[int, str]) -> list[int]:
-    """Return the ranks whose innermost stack lines differ from those of most, if any."""
-    counted = Counter(tops.values()).most_common(1)
-    if not counted or counted[0][1] * 2 <= len(tops):
-        return []
-    return [rank for rank, top in tops.items() if top != counted[0][0]]
+    return f"{who} hang{'s' if one else ''} {where}, for {hang.silent:.0f} s{process}{waits}."
 
 
 def ranks_by_host(ranks: Iterable[RankStatus]) -> str:
@@ -130,14 +115,12 @@ def rank_names(numbers: Iterable[int]) -> str:
     return f"rank{'s' if len(ordered) > 1 else ''} {text}"
 
 
-PATIENCE_S = 40.0
-"""Seconds after the first rank started; with the time until all nodes have written their state, less than a minute."""
+PATIENCE_S, NO_RANK_S = 40.0, 600.0
+"""Seconds after the first rank started: with the time until all nodes have written their state, less than a minute; and seconds to wait for
+the first rank: nodes may still be loading a container."""
 
 LateRanks = dict[int, RankStatus | None]
 """Late ranks by number; None for a rank that has not started."""
-
-NO_RANK_S = 600.0
-"""Seconds to wait for the first rank: nodes may still be loading a container."""
 
 
 class StartupWatch:
@@ -168,7 +151,7 @@ class StartupWatch:
                 f"no rank has started after {NO_RANK_S:.0f} s: the launcher or the nodes can't start them."
             ]
         if self._first is None:
-            self._first = now - max(r.seconds for r in ranks if r.clock)
+            self._first = now - max(r.seconds for r in ranks)
         late = self.late(ranks)
         numbers = tuple(late)
         if not late:
@@ -182,17 +165,13 @@ class StartupWatch:
 
     def late(self, ranks: Sequence[RankStatus]) -> LateRanks:
         """Return ranks that others wait for, with None for one that has not started."""
-        if not ranks:
-            return {}
-        there = {r.rank: r for r in ranks}
-        expected = {*range(ranks[0].world_size)}
-        missing: LateRanks = dict.fromkeys(sorted(expected - {*there, *self.unwatched}))
-        meeting = any(r.section == "start" and r.place == "meeting" for r in ranks)
+        starting = [r for r in ranks if r.section == "start"]
+        meeting = any(r.place == "meeting" for r in starting)
+        expected = {*range(ranks[0].world_size if ranks else 0)}
+        missing = sorted(expected - {r.rank for r in ranks} - {*self.unwatched})
         if missing:
-            return missing if meeting or all(r.section == "start" for r in ranks) else {}
-        if not meeting:
-            return {}
-        return {r.rank: r for r in ranks if r.section == "start" and r.place == "importing"}
+            return dict.fromkeys(missing) if meeting or len(starting) == len(ranks) else {}
+        return {r.rank: r for r in starting if meeting and r.place == "importing"}
 
     def _describe(self, ranks: Sequence[RankStatus], late: LateRanks, seconds: float) -> str:
         waiting = [r.rank for r in ranks if r.rank not in late]

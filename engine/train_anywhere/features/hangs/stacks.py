@@ -25,10 +25,8 @@ from train_anywhere.monitor.ranks import GONE, RankStatus, process_state
 from train_anywhere.runs.attempts import KILLED, extend_newest, start_of_job
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
 
-ANSWER_S = 2.0
-"""Seconds for a rank to write its stacks."""
-
-PY_SPY_S = 10.0
+ANSWER_S, PY_SPY_S = 2.0, 10.0
+"""Seconds for a rank to write its stacks, and for py-spy to read them."""
 
 SUFFIX = ".stacks"
 _open_files: list[IO[bytes]] = []
@@ -59,7 +57,7 @@ def unregister(heartbeat: Heartbeat) -> None:
 
 
 def collect(ranks: Iterable[RankStatus], folder: Path) -> dict[int, str]:
-    """Return the stacks of all ranks of this node. `folder` holds their heartbeats."""
+    """Return the stacks of the ranks of this node, each below a line with its progress. `folder` holds their heartbeats."""
     states = {r: process_state(r.pid, r.started) for r in ranks}
     there = [r for r, state in states.items() if state != GONE]
     asked = [r for r in there if r.stacks and r.section != "program" and states[r] not in "Tt"]
@@ -76,21 +74,16 @@ def collect(ranks: Iterable[RankStatus], folder: Path) -> dict[int, str]:
     for n, size in before.items():
         with suppress(OSError):
             answers[n] = files[n].read_bytes()[size:].decode(errors="replace")
-    return {r.rank: answers.get(r.rank) or run_py_spy(r) for r in there}
+    head = "rank {0.rank} on {0.host}, process {0.pid} (state {0.process}), {0.section} {0.place}, {0.step} steps done"
+    return {r.rank: f"{head.format(r)}\n\n{answers.get(r.rank) or run_py_spy(r)}" for r in there}
 
 
-def write(run_monitor: Path, ranks: Sequence[RankStatus], stacks: Mapping[int, str]) -> None:
-    """Write the stacks to files in the run folder."""
+def write(run_monitor: Path, ranks: Sequence[RankStatus], folder: Path) -> None:
+    """Write the stacks of the ranks of this node to files in the run folder; `folder` holds their heartbeats."""
     hosts = {r.rank: r.host for r in ranks}
-    for rank, text in describe(ranks, stacks).items():
+    for rank, text in collect(ranks, folder).items():
         with suppress(OSError):
             write_atomic(run_monitor / f"stacks-{hosts[rank]}-rank{rank}.txt", text)
-
-
-def describe(ranks: Iterable[RankStatus], stacks: Mapping[int, str]) -> dict[int, str]:
-    """Return the stacks of each rank below a line with its number, host, process and progress."""
-    head = "rank {0.rank} on {0.host}, process {0.pid} (state {0.process}), {0.section} {0.place}, {0.step} steps done"
-    return {r.rank: f"{head.format(r)}\n\n{stacks[r.rank]}" for r in ranks if r.rank in stacks}
 
 
 def run_py_spy(rank: RankStatus) -> str:
@@ -108,14 +101,6 @@ def run_py_spy(rank: RankStatus) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{why}, and py-spy failed: {error}\n"
     return done.stdout or f"{why}, and py-spy failed: {done.stderr}\n"
-
-
-def top(stacks: str) -> str:
-    """Return the innermost lines of the main thread, equal for ranks in one collective."""
-    blocks = [block for block in stacks.split("\n\n") if "File " in block or " (" in block]
-    main = [b for b in blocks if "Current thread" in b or "MainThread" in b] or blocks[-1:] or [""]
-    lines = [line.strip() for line in main[0].splitlines() if line.strip()]
-    return "\n".join(lines[1:4])
 
 
 def _size(path: Path) -> int:
@@ -144,9 +129,7 @@ def end_run(
     node: str | None = None,
     **fields: Any,
 ) -> None:
-    """Record how the run ended, with `fields`, and kill the ranks of this node, the first.
-
-    `node` has hung for the second time.
+    """Record how the run ended, with `fields`, and kill the ranks of this node, the first. `node` has hung for the second time.
 
     Rank 0 is stopped first, so that two processes never write the records. They are written before it is killed, since the batch
     script reads them as soon as the launcher exits.

@@ -1,1 +1,1 @@
-"""`monitor.sample_seconds`: sample CPUs, memory, disks, network and GPUs of a node."""
+"""`monitor.sample_seconds`: sample CPUs, memory and GPUs of a node."""

@@ -1,4 +1,4 @@
-"""Measure the use of this node's CPUs, memory, disks, network and GPUs."""
+"""Measure the use of this node's CPUs, memory and GPUs."""
 
 import os
 import re
@@ -15,7 +15,6 @@ import psutil
 from train_anywhere.distributed.layout import cuda_visible_devices
 
 GIB = 1 << 30
-MB = 1_000_000
 
 JOB = re.compile(r"^(?P<number>\d+):(?P<kinds>[^:]*):(?P<path>.*?/job_\d+)(/|$)", re.M)
 """The line of a Slurm job in /proc/self/cgroup; cgroups of its steps are below the job's: https://slurm.schedmd.com/cgroup_v2.html"""
@@ -41,7 +40,7 @@ class Machine:
         self.cgroup = job_cgroup(proc, cgroups)
         psutil.cpu_percent(percpu=True)  # each call returns the use since the previous one of the same thread
         self._thread = threading.get_ident()
-        self._before = (time.monotonic(), _transferred_bytes())
+        self._before = time.monotonic()
 
     def facts(self) -> dict[str, float | None]:
         """Return constant facts: the job's CPUs here, the node's memory, and the job's limit."""
@@ -53,22 +52,17 @@ class Machine:
         return {"cpus": len(self.cpus), "memory_gib": whole / GIB, "memory_limit_gib": limit}
 
     def sample(self) -> dict[str, float | None]:
-        """Return use and rates since the last call: CPUs, memory, disks and networks."""
+        """Return the use of CPUs since the last call, and of memory."""
         use, me = psutil.cpu_percent(percpu=True), threading.get_ident()
         first, self._thread = me != self._thread, me
-        before, self._before = self._before, (time.monotonic(), _transferred_bytes())
-        seconds = max(1e-3, self._before[0] - before[0])
-        rates = {
-            n: (self._before[1][n] - b) / MB / seconds for n, b in before[1].items() if n in self._before[1]
-        }
+        before, self._before = self._before, time.monotonic()
         job_use = [use[cpu] for cpu in self.cpus if cpu < len(use)]
         # over a shorter time psutil counts too few ticks
-        unknown = first or not job_use or seconds < SHORTEST_S
+        unknown = first or not job_use or self._before - before < SHORTEST_S
         return {
             "cpu_use_percent": None if unknown else sum(job_use) / len(job_use),
             "memory_used_gib": psutil.virtual_memory().used / GIB,
             "job_memory_gib": self.job_memory() / GIB,
-            **rates,
         }
 
     def job_memory(self) -> int:
@@ -108,25 +102,11 @@ def job_processes(mark: str) -> dict[int, psutil.Process]:
     found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if any(word.endswith("src/train.py") for word in words) and (
-            mark in words or process.pid == os.getppid()
-        ):
+        trains = any(word.endswith("src/train.py") for word in words)
+        if trains and (mark in words or process.pid == os.getppid()):
             with suppress(psutil.Error):
                 found |= {one.pid: one for one in (process, *process.children(recursive=True))}
     found.pop(os.getpid(), None)
-    return found
-
-
-def _transferred_bytes() -> dict[str, int]:
-    """Return bytes since the node's boot, by the names of their rates, as far as known."""
-    found: dict[str, int] = {}
-    with suppress(Exception):  # psutil: a kernel or a container without these files
-        if disks := psutil.disk_io_counters():
-            found |= {"disk_read_mb_per_s": disks.read_bytes, "disk_written_mb_per_s": disks.write_bytes}
-    with suppress(Exception):
-        cards = [c for name, c in psutil.net_io_counters(pernic=True).items() if not name.startswith("lo")]
-        found["network_received_mb_per_s"] = sum(c.bytes_recv for c in cards)
-        found["network_sent_mb_per_s"] = sum(c.bytes_sent for c in cards)
     return found
 
 

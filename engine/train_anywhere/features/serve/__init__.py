@@ -65,7 +65,6 @@ class Serve(Feature):
 
 
 def _is_address(text: str) -> bool:
-    """Return whether a string is a host name or an IP address."""
     if ":" in text or re.fullmatch(r"[0-9.]+", text):
         with suppress(ValueError):
             return bool(ip_address(text))
@@ -102,14 +101,9 @@ END_S = 5.0
 
 
 class Server:
-    """Service that starts a server, records its address, and stops it at the end of the job.
+    """Service that starts a server, records its address, and stops it at the end of the job. Raises OSError: it can't be started.
 
-    Args:
-        command: the words of a command with `{port}`, see `dashboard.py`.
-        address: address to listen on; None: loopback.
-
-    Raises:
-        OSError: it can't be started.
+    `command` has `{port}`, see `dashboard.py`. `address` is where to listen; None: loopback.
     """
 
     def __init__(

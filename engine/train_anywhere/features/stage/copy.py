@@ -38,11 +38,9 @@ FOLDER = "data"
 
 @dataclass(frozen=True)
 class FolderScan:
-    """Result of a scan of the source.
+    """Result of a scan of the source in one start of the ranks, see `_start_id`.
 
-    Attributes:
-        start: id of the start of the ranks that scanned it, see `_start_id`.
-        name: name of the folder with the copy; None if the source itself is read.
+    `name` is that of the folder with the copy; None if the source itself is read.
     """
 
     start: str

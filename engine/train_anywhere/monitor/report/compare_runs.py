@@ -19,15 +19,9 @@ MISSING = "-"
 
 
 def compare_runs(first: RunDir, second: RunDir, width: int | None = None) -> list[str]:
-    """Return a table of all that differs between two runs, by section.
+    """Return a table of all that differs between two runs, by section. Raises CheckpointError: a file of a run is damaged.
 
-    Args:
-        first: one run.
-        second: the other run.
-        width: columns of the terminal: longer values are on separate lines; None: nothing is broken.
-
-    Raises:
-        CheckpointError: a file of a run is damaged.
+    Values too long for `width` columns are on separate lines; None: nothing is broken.
     """
     runs = (first, second)
     infos = [run.read_info() for run in runs]
@@ -78,7 +72,6 @@ def _environment(info: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _data(info: Mapping[str, Any]) -> dict[str, str]:
-    """Return what run.json has of data in shards."""
     data = info.get("data")
     data = data if isinstance(data, dict) else {}
     return {name: str(data[name]) for name in ("index", "folder", "samples") if name in data}

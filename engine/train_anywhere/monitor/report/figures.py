@@ -18,37 +18,25 @@ from pygal.style import Style
 from train_anywhere.monitor.run_facts import MOST_CURVES, NodeUse
 from train_anywhere.runs.facts import Series, moment
 
-MOST_POINTS = 400
-"""Largest number of points of a curve: a screen can't show more, and the page would become large."""
+MOST_POINTS, MOST_FIGURES = 400, 100
+"""Most points of a curve, of which a screen can't show more, and most figures on a page, which lists the others."""
 
-DECADES = 30.0
-"""A loss or perplexity whose largest value is this many times its smallest is drawn on a logarithmic axis."""
+DECADES, LOGARITHMIC = 30.0, ("loss", "perplexity")
+"""A metric with such a name is drawn on a logarithmic axis if its largest value is this many times its smallest."""
 
-GAP = 5.0
-"""Usual intervals between samples after which a curve is interrupted."""
-
-LOGARITHMIC = ("loss", "perplexity")
-"""Parts of the names of metrics whose axis may be logarithmic."""
+GAP, MIN_SAMPLES = 5.0, 3
+"""Usual intervals between samples after which a curve is interrupted, and fewest samples of a node for a curve."""
 
 LOADER = re.compile(r"dataloader_idx_\d+")
 
-MIN_SAMPLES = 3
-"""Fewest samples of a node whose curve means something."""
-
-MOST_TICKS = 7
-"""Most numbers or words below the x axis."""
-
-MOST_CHARACTERS = 40
-"""Most characters that words below the x axis have together."""
+MOST_TICKS, MOST_CHARACTERS = 7, 40
+"""Most numbers or words below the x axis, and most characters that words have there together."""
 
 LARGEST = 1e150
 """Values from this size on are not drawn: pygal fails for the square of a larger one."""
 
 COLOURS = 6
 """Number of colours that the page defines: --curve-0 to --curve-5. Further curves repeat them."""
-
-MOST_FIGURES = 100
-"""Most figures on a page, which lists the others."""
 
 NOT_METRICS = ("lr",)
 """Columns of metrics.csv that are not metrics; they are shown last."""
@@ -79,7 +67,44 @@ class Figure:
     @property
     def svg(self) -> str:
         """The figure as SVG, drawn at each call: a page does not draw all of its figures."""
-        return chart(self)
+        curves, ticks = self.curves, self.ticks
+        exponents, figures = [0], digits(curves)
+        if self.logarithmic:  # the powers of ten that cover the values
+            powers = [math.log10(y) for points in curves.values() for _, y in points]
+            exponents = [*range(math.floor(min(powers)), math.ceil(max(powers)) + 1)]
+        bottom = exponents[0]  # drawn as 0, at which pygal draws the axis
+        xs, ys = map(widen, zip(*curves[""], strict=True)) if self.scattered else (None, None)
+        drawn = pygal.XY(
+            style=make_style(len(curves)),
+            js=[],  # otherwise the page would load an external script
+            width=500,
+            height=280,
+            max_scale=7,
+            margin=4,
+            margin_right=24,  # room for half of the last number on the axis
+            show_dots=self.scattered,
+            stroke=not self.scattered,
+            stroke_style={"width": 2.5},
+            allow_interruptions=True,
+            show_legend=False,  # the page has its own
+            truncate_label=-1,
+            x_title=self.below,
+            x_labels=[*ticks] if ticks else round_ticks(curves),
+            xrange=xs,
+            value_formatter=lambda value: (
+                f"{10 ** (value + bottom):.4g}" if self.logarithmic else f"{value:.{figures}g}"
+            ),
+            y_labels=[n - bottom for n in exponents] if self.logarithmic else None,
+            x_value_formatter=lambda value: ticks.get(value, f"{value:,.6g}"),
+            range=(ys if not self.logarithmic else None) if self.top is None else (0, self.top),
+            disable_xml_declaration=True,
+        )
+        for name, points in curves.items():
+            points = [(x, math.log10(y) - bottom) for x, y in points] if self.logarithmic else points
+            line = {"stroke": True, "show_dots": False} if self.scattered and name else {}
+            points = points if self.scattered else thin_out(points)
+            drawn.add(name, with_gaps(points) if self.below == "minutes" else points, **line)
+        return str(drawn.render(is_unicode=True))
 
 
 def metric_figures(metrics: Mapping[str, Series]) -> list[Figure]:
@@ -188,12 +213,6 @@ def round_ticks(curves: Mapping[str, Series]) -> list[float]:
     return [step * n for n in range(math.ceil(first / step), math.floor(last / step) + 1)]
 
 
-def decades(curves: Mapping[str, Series]) -> list[int]:
-    """Return the powers of ten that cover the values, as exponents."""
-    values = [math.log10(y) for points in curves.values() for _, y in points]
-    return [*range(math.floor(min(values)), math.ceil(max(values)) + 1)]
-
-
 def digits(curves: Mapping[str, Series]) -> int:
     """Return the significant digits that distinguish neighboring ticks of the y axis, at least 4."""
     values = [y for points in curves.values() for _, y in points]
@@ -230,45 +249,6 @@ def make_style(curves: int) -> Style:
         title_font_size=18,
         stroke_width=2.5,
     )
-
-
-def chart(shown: Figure) -> str:
-    """Return the SVG of a line chart."""
-    curves, ticks = shown.curves, shown.ticks
-    exponents, figures = decades(curves) if shown.logarithmic else [0], digits(curves)
-    bottom = exponents[0]  # drawn as 0, at which pygal draws the axis
-    xs, ys = (widen(axis) for axis in zip(*curves[""], strict=True)) if shown.scattered else (None, None)
-    drawn = pygal.XY(
-        style=make_style(len(curves)),
-        js=[],  # otherwise the page would load an external script
-        width=500,
-        height=280,
-        max_scale=7,
-        margin=4,
-        margin_right=24,  # room for half of the last number on the axis
-        show_dots=shown.scattered,
-        stroke=not shown.scattered,
-        stroke_style={"width": 2.5},
-        allow_interruptions=True,
-        show_legend=False,  # the page has its own
-        truncate_label=-1,
-        x_title=shown.below,
-        x_labels=[*ticks] if ticks else round_ticks(curves),
-        xrange=xs,
-        value_formatter=lambda value: (
-            f"{10 ** (value + bottom):.4g}" if shown.logarithmic else f"{value:.{figures}g}"
-        ),
-        y_labels=[n - bottom for n in exponents] if shown.logarithmic else None,
-        x_value_formatter=lambda value: ticks.get(value, f"{value:,.6g}"),
-        range=(ys if not shown.logarithmic else None) if shown.top is None else (0, shown.top),
-        disable_xml_declaration=True,
-    )
-    for name, points in curves.items():
-        points = [(x, math.log10(y) - bottom) for x, y in points] if shown.logarithmic else points
-        line = {"stroke": True, "show_dots": False} if shown.scattered and name else {}
-        points = points if shown.scattered else thin_out(points)
-        drawn.add(name, with_gaps(points) if shown.below == "minutes" else points, **line)
-    return str(drawn.render(is_unicode=True))
 
 
 def widen(values: Iterable[float]) -> tuple[float, float]:

@@ -21,7 +21,6 @@ from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.printable import mask_urls
 from train_anywhere.monitor.live import operation_rows, read_profiles
 from train_anywhere.monitor.report import figures
-from train_anywhere.monitor.report.figures import timeline
 from train_anywhere.monitor.run_facts import Facts, read_facts
 from train_anywhere.monitor.verdicts import TITLES, Goodput, goodput
 from train_anywhere.runs.attempts import read_logged_step, read_recorded_step, recorded_reason, step_time
@@ -33,36 +32,24 @@ from train_anywhere.runs.summary import display_path
 Describe = Callable[[Facts], tuple[list[str], dict[str, str]]]
 """A function that returns the verdicts on a run and its further rows: `train_anywhere.features.describe`."""
 
-Slice = tuple[str, str, float]
-"""A category of the time: its name, its title and its seconds."""
-
 NAME = "report.html"
 """Name of the file in the run folder."""
 
 SHORT_S = 60.0
 """Seconds; a shorter run gets no shares of its time: they say more about the start than about the training."""
 
-MOST_COLUMNS = 7
-"""Largest number of tiles in a row."""
+MOST_COLUMNS, MOST_METRICS = 7, 12
+"""Most tiles in a row, and most metrics at the top of the page."""
 
 HYPERPARAMETERS = ("seed", "task", "data", "model", "optimizer", "schedule", "trainer", "init")
 """Keys and sections that may change the result of a run."""
-
-MOST_METRICS = 12
-"""Largest number of metrics at the top of the page."""
 
 
 def write_report(run: RunDir, describe: Describe, ended: str | None = None) -> list[str]:
     """Write RUN/report.html, and return lines to print: its path and the verdicts.
 
-    Args:
-        run: the run folder.
-        describe: see `Describe`.
-        ended: state of a run that has not recorded its end, such as lost.
-
-    Raises:
-        CheckpointError: run.json is damaged.
-        OSError: the file can't be written.
+    `ended` is the state of a run that has not recorded its end, such as lost. Raises CheckpointError: run.json is damaged. Raises OSError:
+    the file can't be written.
     """
     path, facts = run.path / NAME, read_facts(run)
     if ended:
@@ -110,7 +97,7 @@ def page(run: RunDir, facts: Facts, describe: Describe) -> str:
         goodput=whole,
         slices=[(name, TITLES[name], s) for name, s in whole.seconds.items()] if whole else [],
         step=step_slices(facts) if whole else [],
-        timeline=timeline(facts.attempts, run.checkpoints),
+        timeline=figures.timeline(facts.attempts, run.checkpoints),
         attempts=facts.attempts,
         figures=[*metrics[:room], *nodes, *metrics[room:]],
         gpus=[(node.host, gpu) for node in facts.nodes for gpu in node.gpus],
@@ -164,8 +151,8 @@ def tile_columns(count: int) -> int:
     return max(4, math.ceil(count / math.ceil(count / MOST_COLUMNS)))
 
 
-def step_slices(facts: Facts) -> list[Slice]:
-    """Return the categories of the training's time, as far as they are known."""
+def step_slices(facts: Facts) -> list[tuple[str, str, float]]:
+    """Return name, title and seconds of the categories of the training's time, as far as they are known."""
     spent = step_time(facts.attempts)
     separate = spent.others is not None or facts.info.get("world_size") == 1
     computing = "computing" if separate else "computing and communication"
@@ -254,9 +241,8 @@ def duration(seconds: float) -> str:
 
 
 def render_comparison(content: Mapping[str, Any]) -> str:
-    """Return the page of several runs as HTML.
+    """Return the page of several runs as HTML, from title, lead, header, rows, figures, links and best.
 
-    Args:
-        content: title, lead, header, rows, figures; links, one for each row, or ""; best, the number of the row that is marked, or None.
+    There is a link for each row, or "". `best` is the number of the row that is marked, or None.
     """
     return environment().get_template("comparison.html.j2").render(page=content)

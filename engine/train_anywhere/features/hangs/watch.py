@@ -1,29 +1,34 @@
-"""Check the ranks of all nodes, on the first node, and write RUN/monitor/watch.json.
+"""The watch of one node, and on the first node the decision for all.
+
+every node        reads the heartbeats of its ranks, and writes them for the first node: RUN/monitor/ranks-<host>.json
+the first node    reports missing, slow and hanging ranks in the log and in RUN/monitor/watch.json
+every node        then writes the stack traces of its ranks, and with `monitor.hang=requeue` kills them
+every node        answers `jobs.py debug` with the stack traces of its ranks
 
 In synchronous training all steps take as long as those of the slowest rank: the others wait for it in collective operations. So the
 detection of slow ranks compares a rank's own work: waiting for data, and computing until it waits for others (see `Heartbeat.computed`).
 """
 
+import os
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import hosts_by_rank
+from train_anywhere.errors import listed
+from train_anywhere.features.feature import Feature, NodeService
 from train_anywhere.features.hangs import stacks
-from train_anywhere.features.hangs.hangs import (
-    Hang,
-    StartupWatch,
-    describe,
-    find_hang,
-    minority_ranks,
-    ranks_by_host,
-)
+from train_anywhere.features.hangs.hangs import Hang, StartupWatch, describe, find_hang, ranks_by_host
 from train_anywhere.files.atomic import dumps, read_json, write_with_folder
-from train_anywhere.monitor.ranks import NodeRanks, OtherNodes, RankStatus, short
+from train_anywhere.monitor import live
+from train_anywhere.monitor.heartbeat import Heartbeat
+from train_anywhere.monitor.ranks import NodeRanks, OtherNodes, RankStatus, mappings, short
 from train_anywhere.runs.attempts import ALLOCATION, add_bad_node, running_job, start_of_job
+from train_anywhere.runs.facts import number
+from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import display_path, resume_command
 
 WINDOW_S, BATCHES = 10.0, 5
@@ -38,10 +43,7 @@ CHANGE = 1.3
 
 
 class Stragglers:
-    """Detects slow ranks from one update to the next.
-
-    Args:
-        window: seconds over which own work is averaged.
+    """Detects slow ranks from one update to the next, by their own work in windows of `window` seconds.
 
     Attributes:
         factors: for each slow rank, the time of its own work divided by the median of the others.
@@ -57,12 +59,12 @@ class Stragglers:
     def update(self, ranks: Iterable[RankStatus]) -> list[str]:
         """Return lines for the log about ranks that became slow, changed or recovered."""
         now = {r.rank: r for r in sorted(ranks, key=lambda r: r.rank)}
-        pairs = [(self._from[n], r) for n, r in now.items() if n in self._from]
         same = self._from.keys() == now.keys()
-        if same and any(b.clock - a.clock < self.window or b.trained - a.trained < BATCHES for a, b in pairs):
+        pairs = [(self._from[n], r) for n, r in now.items()] if same else []
+        if any(b.clock - a.clock < self.window or b.trained - a.trained < BATCHES for a, b in pairs):
             return []
         self._from = now
-        own = sorted((b.own - a.own) / (b.trained - a.trained) for a, b in pairs) if same else []
+        own = sorted((b.own - a.own) / (b.trained - a.trained) for a, b in pairs)
         if len(own) < 2:
             return []
         # for a rank above the median of all, this is the median of the others
@@ -99,15 +101,11 @@ STACKS_S = 4.0
 
 
 class HangDetector:
-    """Detects missing, slow and hanging ranks, and decides what the nodes do about a hang.
-
-    Args:
-        every: seconds between two writes of a node.
+    """Detects missing, slow and hanging ranks, and decides what the nodes, which write every `every` seconds, do about a hang.
 
     Attributes:
         bound: seconds of silence that always count as a hang.
-        end: whether a hang ends the run.
-        requeue: whether its job is then requeued.
+        end, requeue: whether a hang ends the run, and whether its job is then requeued.
         restart: whether the job may restart the ranks before.
     """
 
@@ -115,7 +113,10 @@ class HangDetector:
         monitor, cluster, job = config.monitor, config.cluster, environ.get("SLURM_JOB_ID")
         expected = hosts_by_rank(environ.get("TRAIN_HOSTS", ""))
         self.node, self.run = node, node.run
-        self.startup = StartupWatch(expected, unwatched=unwatched_ranks(expected, node.host, environ))
+        # on PBS only the first node has a monitor process
+        on_pbs = not environ.get("SLURM_JOB_ID") and environ.get("PBS_JOBID")
+        others = [rank for rank, host in expected.items() if short(host) != short(node.host)]
+        self.startup = StartupWatch(expected, unwatched=others if on_pbs else ())
         self.start, self.in_job = start_of_job(environ), running_job(environ) is not None
         self.bound, self.end = 60 * (monitor.hang_minutes or 0.0), monitor.hang == "requeue"
         self.requeue = cluster.requeue and job not in (None, environ.get(ALLOCATION))
@@ -146,8 +147,7 @@ class HangDetector:
         self._look_for_hang(own, ranks)
 
     def _look_for_hang(self, own: list[RankStatus], ranks: list[RankStatus]) -> None:
-        found = find_hang(ranks, self.bound)
-        now = time.monotonic()
+        found, now = find_hang(ranks, self.bound), time.monotonic()
         if found is None:
             before, self.hang = self.hang, None
             if before:
@@ -157,46 +157,34 @@ class HangDetector:
             self._since = now
             self._report_hang(found, own, ranks)
         elif self.end and (own == ranks or now - self._since >= self.patience):
-            self._end_run(found, own, ranks)
+            self._end_run(self.hang, found, own, ranks)
 
     def _report_hang(self, hang: Hang, own: list[RankStatus], ranks: list[RankStatus]) -> None:
         """Report the hang, and make all nodes write stack traces."""
         self._numbers += 1
-        self.hang = {
-            "number": self._numbers,
-            "ranks": list(hang.numbers),
-            "step": hang.step,
-            "seconds": round(hang.silent),
-            "end": False,
-        }
+        what = {"number": self._numbers, "ranks": list(hang.numbers), "step": hang.step}
+        self.hang = {**what, "seconds": round(hang.silent), "end": False, "line": describe(hang)}
         self._write(ranks)  # the other nodes start when they read it
-        collected = stacks.collect(own, self.node.place.path)
-        stacks.write(self.run.monitor, own, collected)
-        tops = {n: stacks.top(text) for n, text in collected.items()}
-        minority = minority_ranks(tops) if own == ranks else []
-        self.hang["line"] = line = describe(hang, minority)
-        self._report(ranks, f"{line} Stack traces of all ranks: {self.run.monitor}/stacks-*.txt")
+        stacks.write(self.run.monitor, own, self.node.place.path)
+        print_line(f"{self.hang['line']} Stack traces of all ranks: {self.run.monitor}/stacks-*.txt")
 
-    def _end_run(self, hang: Hang, own: list[RankStatus], ranks: list[RankStatus]) -> None:
+    def _end_run(
+        self, known: dict[str, Any], hang: Hang, own: list[RankStatus], ranks: list[RankStatus]
+    ) -> None:
         """End the run: the other nodes read it in watch.json, and the launcher stops the rest."""
-        assert self.hang
-        of_program = hang.behind[0].section == "program"
-        where, without = (
-            ("its program hangs", "")
-            if of_program
-            else (f"it hangs at step {hang.step}", " without progress")
-        )
-        why = f"{where} for the {stacks.TIMES}rd time{without}, see the stack traces"
-        why = why if stacks.is_repeated_hang(self.hangs, hang.step) else ""
+        where, without = f"it hangs at step {hang.step}", " without progress"
+        if hang.behind[0].section == "program":
+            where, without = "its program hangs", ""
+        repeated, host = stacks.is_repeated_hang(self.hangs, hang.step), _host(hang)
+        why = f"{where} for the {stacks.TIMES}rd time{without}, see the stack traces" if repeated else ""
         end = f"the run failed: {why}." if why else self._describe_end()
         excluded = self._exclude_node(hang, bool(why))
-        self.hang["end"] = self._ended = True
-        found = {"step": hang.step, "start": self.start, "host": _host(hang)}
-        self.hangs = [] if why else [*self.hangs, found]
+        known["end"] = self._ended = True
+        self.hangs = [] if why else [*self.hangs, {"step": hang.step, "start": self.start, "host": host}]
         self._report(ranks, end, *excluded)
         fields = {"ended_by": "hang", "step": hang.step} | ({"reason": why} if why else {})
-        node = _host(hang) if excluded else None
-        stacks.end_run(self.run, own, "failed" if why else "preempted", node, **fields)
+        state: Literal["failed", "preempted"] = "failed" if why else "preempted"
+        stacks.end_run(self.run, own, state, host if excluded else None, **fields)
 
     def _exclude_node(self, hang: Hang, failed: bool) -> list[str]:
         """Exclude a node whose ranks hang for the second time, and return a line for the log."""
@@ -239,13 +227,6 @@ class HangDetector:
                 self._wrote = text
 
 
-def unwatched_ranks(expected: Mapping[int, str], host: str, environ: Mapping[str, str]) -> set[int]:
-    """Return ranks on nodes without a monitor process: on PBS only the first node has one."""
-    if environ.get("SLURM_JOB_ID") or not environ.get("PBS_JOBID"):
-        return set()
-    return {rank for rank, where in expected.items() if short(where) != short(host)}
-
-
 def _host(hang: Hang) -> str | None:
     """Return the node that blocks the others, if it is a single one."""
     behind, waiting = {r.host for r in hang.behind}, {r.host for r in hang.waiting}
@@ -255,3 +236,121 @@ def _host(hang: Hang) -> str | None:
 def print_line(line: str) -> None:
     """Print a line in the job's log."""
     print(f"watch: {line}", flush=True)
+
+
+WRITES_PER_HANG, WRITES_PER_S = 20, 10
+"""A node writes its file this often within `monitor.hang_minutes`, at intervals from 1 to 10 s, and all nodes together at most this often
+per second: of 1,000 nodes, each writes every 100 s."""
+
+ASKED_EVERY_S = 2.0
+"""Least seconds between two looks for a request of `jobs.py debug`; many nodes look more rarely, like `WRITES_PER_S`."""
+
+
+class HangWatch(Feature):
+    """Watch the ranks of each node."""
+
+    on_node = True
+
+    def is_on(self) -> bool:
+        """Return whether `monitor.hang_minutes` is set."""
+        return self.config.monitor.hang_minutes is not None
+
+    def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
+        """Return the service that watches the node's ranks."""
+        return [lambda: Watch(run, self.config, host)]
+
+    @contextmanager
+    def in_rank(self, heartbeat: Heartbeat) -> Iterator[None]:
+        """Make this process write its stack traces on SIGUSR2."""
+        stacks.register(heartbeat)
+        try:
+            yield
+        finally:
+            stacks.unregister(heartbeat)
+
+    def verdicts(self, facts: Any) -> Iterator[str]:
+        """Yield sentences about ranks that did not start, that hang or hung, or are slow."""
+        watch = facts.watch
+        late, hang, hangs = watch.get("late"), watch.get("hang"), mappings(watch.get("hangs"))
+        if isinstance(late, list) and late:
+            yield f"not started yet: rank{'s' if len(late) > 1 else ''} {listed(late)}."
+        if isinstance(hang, Mapping) and hang.get("line"):
+            yield str(hang["line"])
+        elif hangs:
+            steps = listed(str(h.get("step")) for h in hangs)
+            yield f"the run hung at step {steps} and was stopped: see the stack traces in monitor/."
+        for rank in mappings(watch.get("slow")):
+            if "rank" in rank and (factor := number(rank.get("factor"))) is not None:
+                host = next((n.host for n in facts.present if rank["rank"] in n.ranks_here), None)
+                where = f" on {host}" if host else ""
+                yield f"rank {rank['rank']}{where} took {factor:.1f} times as long as the others for its own work, and all wait for it."
+
+
+class Watch:
+    """Service that watches the ranks of one node, on the first one with the supervisor."""
+
+    every_seconds = 1.0
+
+    def __init__(
+        self, run: RunDir, config: Config, host: str, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        expected = hosts_by_rank(environ.get("TRAIN_HOSTS", ""))
+        nodes = len(set(expected.values()))
+        every = 60 * (config.monitor.hang_minutes or 0.0) / WRITES_PER_HANG
+        self.run, self.node = run, NodeRanks(run, host)
+        self.interval = max(min(10.0, max(self.every_seconds, every)), nodes / WRITES_PER_S)
+        self.supervisor: HangDetector | None = None
+        if not expected or short(expected[0]) == short(host):
+            self.supervisor = HangDetector(self.node, config, self.interval, environ)
+        self._start = start_of_job(environ)
+        self._last: dict[str, float] = {}
+        self._handled: Any = None
+        self._asked_every = max(ASKED_EVERY_S, nodes / WRITES_PER_S)
+        self._asked = live.read_id(run.monitor / live.DEBUG)
+
+    def poll(self, now: float) -> None:
+        """Read the ranks, write their state, and act on the supervisor's decision. Raises OSError."""
+        ranks = self.node.read()
+        if self._is_due("write", self.interval):
+            with suppress(OSError):
+                self.node.write()
+        if self._is_due("asked", self._asked_every):
+            self._answer_debug(ranks)
+        if self.supervisor:
+            self.supervisor.update(ranks)
+        elif self._is_due("read", self.interval):
+            self._follow_decision(ranks)
+
+    def _is_due(self, what: str, every: float) -> bool:
+        if is_due := time.monotonic() - self._last.get(what, 0.0) >= every:
+            self._last[what] = time.monotonic()
+        return is_due
+
+    def close(self) -> None:
+        """Write the last state of the ranks, and remove leftover heartbeats."""
+        with suppress(OSError):
+            self.node.write()
+        self.node.close()
+
+    def _answer_debug(self, ranks: list[RankStatus]) -> None:
+        """Write the stacks of this node's ranks if `jobs.py debug` has requested them."""
+        asked = live.read_id(self.run.monitor / live.DEBUG)
+        if asked and asked != self._asked:
+            found = stacks.collect(ranks, self.node.place.path)
+            # the keys of an object in JSON are strings
+            answer = {"id": asked, "stacks": {str(rank): text for rank, text in found.items()}}
+            with suppress(OSError):  # the command then reports that it got no answer
+                live.write(self.run.monitor / f"debug-{self.node.host}.json", answer)
+        self._asked = asked or self._asked
+
+    def _follow_decision(self, ranks: list[RankStatus]) -> None:
+        """Write stack traces and kill ranks, as decided on the first node at this start."""
+        decision = read_json(self.run.monitor / FILE)
+        hang = decision.get("hang")
+        if decision.get("start") != self._start or not isinstance(hang, dict):
+            return
+        if hang.get("number") != self._handled:
+            self._handled = hang.get("number")
+            stacks.write(self.run.monitor, ranks, self.node.place.path)
+        if hang.get("end") and (left := stacks.kill(ranks)):
+            print_line(f"ranks {left} of {self.node.host} can't be killed: they wait for a disk or a device.")
