@@ -158,8 +158,8 @@ def read_profiles(run: RunDir) -> list[Profile]:
     for content in map(read_json, (run.path / "profile").glob("rank-*.json")):
         with suppress(KeyError, TypeError, ValueError):
             operations = tuple((str(name), int(n), float(ms)) for name, n, ms in content["operations"])
-            numbers = map(int, (content["rank"], content["number"], *content["steps"]))
-            found.append(Profile(*numbers, operations))
+            rank, number, first, last = map(int, (content["rank"], content["number"], *content["steps"]))
+            found.append(Profile(rank, number, first, last, operations))
     return sorted(found, key=lambda one: one.rank)
 
 
