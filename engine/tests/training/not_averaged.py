@@ -24,9 +24,9 @@ match config.framework, config.strategy.name:
 
         fsdp.shard = lambda *arguments: None
     case "lightning", "horovod":
-        from train_anywhere.training.lightning.strategies.horovod import GradientExchange
+        from train_anywhere.training.lightning.strategies.horovod import HorovodStrategy
 
-        GradientExchange._send = lambda self, parameter: None
+        HorovodStrategy._send = lambda self, parameter: None
     case "keras", "horovod":
         from train_anywhere.training.keras.strategies.horovod import HorovodStrategy
 

@@ -3,14 +3,15 @@
 import re
 import time
 
+from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.training.reporting.progress import MIN_MEASURED_S, Throughput
 
 
 def test_rates_of_intervals() -> None:
-    meter = Throughput(rows=8, world_size=2, unit="rows")
+    meter = Throughput(rows=8, world_size=2, unit="rows", heartbeat=Heartbeat())
     for batch in range(12):
         time.sleep(0.01)
-        meter.add_batches(synchronized=batch % 4 == 3)
+        meter.add_batches(batch % 4 == 3, 1, batch)
     assert len(meter.rates) == 2  # the first interval is left out
     assert all(0 < rate <= 8 / 0.01 for rate in meter.rates)
     assert meter.summary() is None  # too short for a rate
@@ -24,18 +25,18 @@ def test_rates_of_intervals() -> None:
 
 
 def test_a_pause_does_not_count() -> None:
-    meter = Throughput(rows=8, world_size=1, unit="rows")
-    began = time.perf_counter()
+    meter = Throughput(rows=8, world_size=1, unit="rows", heartbeat=Heartbeat())
+    began = time.monotonic()
     for _ in range(3):
-        meter.add_batches(synchronized=True)
-        meter.add_batches(synchronized=True)
-        meter.pause()
+        meter.add_batches(True, 1, 0)
+        meter.add_batches(True, 1, 0)
+        meter.restart()
         time.sleep(0.05)
     assert len(meter.rates) == 3
-    assert meter.seconds <= time.perf_counter() - began - 3 * 0.05
+    assert meter.seconds <= time.monotonic() - began - 3 * 0.05
 
 
 def test_too_little_says_nothing() -> None:
-    meter = Throughput(rows=8, world_size=1, unit="rows")
-    meter.add_batches(synchronized=True)
+    meter = Throughput(rows=8, world_size=1, unit="rows", heartbeat=Heartbeat())
+    meter.add_batches(True, 1, 0)
     assert meter.summary() is None

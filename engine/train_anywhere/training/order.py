@@ -36,11 +36,20 @@ class Training(ABC):
         self._fits = False
 
     def run(self) -> Outcome:
-        """Train and test in the order of src/train.py, and return what the run has reached. Raises errors."""
+        """Train and test in the order of src/train.py, and return what the run has reached. Raises errors.
+
+        With `train=` the function that it names is called instead.
+        """
         state: State = "failed"
         with self.stack:
             try:
-                run_in_order(self)
+                if self.config.train:
+                    locate(self.config.train, "train")(self)
+                else:
+                    trainer, data = self.make_trainer(), self.open_data()
+                    model = self.make_model(data)
+                    self.fit(trainer, model, data)
+                    self.test(trainer, model, data)
                 state = "completed"
             except TrainingStopped:
                 state = "preempted"
@@ -125,8 +134,7 @@ class Training(ABC):
             self.process.heartbeat.trained_batch(step)
             last = step == count
             stops = (step % often == 0 or last) and self.any_rank(stop.requested is not None)
-            if stops or last or step % every == 0 or loop.is_requested():
-                loop.save(save)
+            loop.save_if(stops or last or step % every == 0, save)
             if stops and not last:
                 raise TrainingStopped
 
@@ -169,19 +177,3 @@ def index_shards(config: Config, process: RankProcess) -> None:
         facts = index_ahead(config.data.arguments, before, process.heartbeat.pulse)
         if process.recorder:
             process.recorder.record_facts({"data": facts})
-
-
-def run_in_order(training: Training) -> None:
-    """Call the function that `train` of the configuration names, else the methods in their order.
-
-    Raises:
-        ConfigError: `train` names no function.
-    """
-    if training.config.train:
-        locate(training.config.train, "train")(training)
-        return
-    trainer = training.make_trainer()
-    data = training.open_data()
-    model = training.make_model(data)
-    training.fit(trainer, model, data)
-    training.test(trainer, model, data)

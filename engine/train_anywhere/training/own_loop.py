@@ -26,8 +26,7 @@ class OwnLoop:
 
     Attributes:
         saved: folder of the newest intact checkpoint, None in a new run.
-        step: the last finished step.
-        epoch: epoch of the next step, from 0.
+        step, epoch: the last finished step, and the epoch of the next one, from 0.
 
     Raises:
         CheckpointError: the newest checkpoint was written by `fit`.
@@ -68,19 +67,20 @@ class OwnLoop:
             self._csv.write(step, self.epoch + 1, metrics)
         self._observers.after_step(Step(step, self.epoch, 0, dict(metrics)))
 
-    def is_requested(self) -> bool:
-        """Return whether rank 0 is asked for a checkpoint, by a feature or by `jobs.py save`."""
-        return bool(self._requests.save) or self._observers.requests_checkpoint()
+    def save_if(self, due: bool, write: Callable[[Path], None]) -> None:
+        """Let rank 0 write the files of a checkpoint if one is due, or requested by a feature or by `jobs.py save`.
 
-    def save(self, write: Callable[[Path], None]) -> None:
-        """Let rank 0 write the files of a checkpoint, which is published in the background.
+        It is published in the background.
 
         Raises:
             CheckpointError: an earlier one could not be written.
         """
+        if not (due or self._requests.save or self._observers.requests_checkpoint()):
+            return
         began = time.monotonic()
         if self._checkpointer:
-            info = CheckpointInfo(self.step, self.epoch, 0, self.metrics, self._value(), OWN_LOOP)
+            value = self.metrics.get(self.config.checkpoint.monitor or "")
+            info = CheckpointInfo(self.step, self.epoch, 0, self.metrics, value, OWN_LOOP)
             with self.process.heartbeat.within("checkpoint"):
                 self._checkpointer.wait()
                 self._checkpointer.save(write, info)
@@ -101,9 +101,6 @@ class OwnLoop:
             return None
         path = str(newest.path) if newest else None
         return Outcome(state, self.epoch, self.step, self.metrics, path, self._rate(), "steps")
-
-    def _value(self) -> float | None:
-        return self.metrics.get(self.config.checkpoint.monitor or "")
 
     def _rate(self) -> float | None:
         done, seconds = self.step - self._first, time.monotonic() - self._began

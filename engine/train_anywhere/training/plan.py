@@ -66,16 +66,10 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
     `train`, `val` and `test` are the batches of each split over all ranks; `world_size` is the number of ranks that share the global batch.
     """
     t, batch = config.trainer, config.data.batch_size
-    problems = []
-    if uneven := batch_size_problem(batch, world_size, "ranks"):
-        problems.append(uneven)
-    if unmeasured := unmeasured_problem(t, val):
-        problems.append(unmeasured)
     parts, accumulate = count_parts(config), batches_per_step(config)
-    if parts > 1 and (
-        uneven := batch_size_problem(batch // parts, world_size, "ranks", "trainer.micro_batch")
-    ):
-        problems.append(uneven)
+    problems = [batch_size_problem(batch, world_size, "ranks"), unmeasured_problem(t, val)]
+    if parts > 1:
+        problems.append(batch_size_problem(batch // parts, world_size, "ranks", "trainer.micro_batch"))
     train = limit_batches(train, t.overfit_batches or t.limit_train_batches, t.fast_dev_run)
     train *= 1 if t.fast_dev_run else parts
     if train < accumulate:
@@ -90,10 +84,9 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
             f"trainer.val_check_interval={every} is more than the {steps} optimizer steps of an epoch; use fewer, or "
             "trainer.check_val_every_n_epoch=null to count steps over epochs."
         )
-    if problems:
-        raise ConfigError(*problems)
-    epochs = 1 if t.fast_dev_run else t.epoch_limit
-    total = min(epochs * steps, t.max_steps or epochs * steps)
+    if found := [problem for problem in problems if problem]:
+        raise ConfigError(*found)
+    total = count_steps(t, steps)
     limit_val = t.limit_val_batches and (t.overfit_batches or t.limit_val_batches)
     return Plan(
         batch_per_rank=batch // world_size // parts,
@@ -106,6 +99,12 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
         val_batches=limit_batches(val, limit_val, t.fast_dev_run),
         test_batches=limit_batches(test, t.limit_test_batches, t.fast_dev_run),
     )
+
+
+def count_steps(trainer: Trainer, steps: int) -> int:
+    """Return the optimizer steps of a run with so many `steps` in an epoch."""
+    total = steps * (1 if trainer.fast_dev_run else trainer.epoch_limit)
+    return min(total, trainer.max_steps or total)
 
 
 def unmeasured_problem(trainer: Trainer, val: int) -> str | None:
@@ -129,8 +128,8 @@ def make_user_plan(config: Config, batches: float, validates: bool, tests: bool,
     if problem := unmeasured_problem(t, validates):
         raise ConfigError(problem)
     train = int(min(batches, MAX_COUNT))
-    steps, epochs = -(-train // accumulate), 1 if t.fast_dev_run else t.epoch_limit
-    total = min(epochs * steps, t.max_steps or epochs * steps)
+    steps = -(-train // accumulate)
+    total = count_steps(t, steps)
     return Plan(
         batch_per_rank=batch or 0,
         train_batches=train,

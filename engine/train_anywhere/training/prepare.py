@@ -41,13 +41,8 @@ def main(arguments: list[str]) -> int:
     [folder] = arguments
     try:
         config = load_frozen(open_run(folder))
-        open_splits(
-            config.data,
-            config.framework,
-            config.seed,
-            Features.of(config).stager,
-            batch_size=config.data.batch_size,
-        )
+        data, stager = config.data, Features.of(config).stager
+        open_splits(data, config.framework, config.seed, stager, batch_size=data.batch_size)
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return 1

@@ -115,7 +115,13 @@ class StepProfile:
         if step >= span.last:
             self._end()
         elif self._began is None and step + 1 >= span.first:
-            self._begin_recording(span, step)
+            self._began = step
+            try:
+                if self.rank in span.ranks:
+                    make_folder(self.run.path / "profile")
+                    self._recording = self._begin(self.run.path / "profile", f"rank-{self.rank}")
+            except (OSError, RuntimeError) as error:  # the disk, or a profiler of a callback is running
+                self._report(f"steps {step + 1}-{span.last} are not profiled: {error}")
 
     def close(self) -> None:
         """End a profile at the end of training, and report one that had no step."""
@@ -126,16 +132,6 @@ class StepProfile:
             why = f"training ended after step {step}"
             self._report(f"steps {span.first}-{span.last} are not profiled: {why}.")
         self._end()
-
-    def _begin_recording(self, span: ProfiledSteps, step: int) -> None:
-        self._began = step
-        if self.rank not in span.ranks:
-            return
-        try:
-            make_folder(self.run.path / "profile")
-            self._recording = self._begin(self.run.path / "profile", f"rank-{self.rank}")
-        except (OSError, RuntimeError) as error:  # the disk, or a profiler of a callback is running
-            self._report(f"steps {step + 1}-{span.last} are not profiled: {error}")
 
     def _end(self) -> None:
         """Stop the current profile, and write the slowest operations of its steps."""

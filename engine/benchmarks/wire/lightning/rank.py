@@ -43,11 +43,10 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.features.feature import Observers
 from train_anywhere.job.rank_process import Stop
 from train_anywhere.training.early_stopping import Timer
-from train_anywhere.training.lightning.dropin.loggers import RunLogger, listen
 from train_anywhere.training.lightning.dropin.model import ConfiguredOptimizer
-from train_anywhere.training.lightning.loop.agreement import Agreement
+from train_anywhere.training.lightning.dropin.visible import RunLogger, listen
 from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
-from train_anywhere.training.lightning.loop.course import Course
+from train_anywhere.training.lightning.loop.course import Agreement, Course
 from train_anywhere.training.lightning.loop.over_ranks import OverRanks
 from train_anywhere.training.lightning.optim import make_optimizer
 from train_anywhere.training.lightning.strategies.choose import make_strategy

@@ -513,10 +513,10 @@ def test_the_rows_of_a_stream_are_those_that_were_trained(
 
     add, seen = Throughput.add_batches, list[float]()
 
-    def watched(self: Throughput, synchronized: bool, count: int = 1) -> None:
+    def watched(self: Throughput, synchronized: bool, *counts: int) -> None:
         if synchronized:
             seen.append(self.rows)
-        add(self, synchronized, count)
+        add(self, synchronized, *counts)
 
     monkeypatch.setattr(Throughput, "add_batches", watched)
     name = "endpoint" if target == "open_endpoint" else "OwnStep"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from train_anywhere.training.lightning.loop import clock as pace
-from train_anywhere.training.lightning.loop.clock import Pace
+from train_anywhere.training.lightning.loop.clock import Clock
 
 
 class Event:
@@ -28,8 +28,14 @@ class Event:
         return 1000.0 * (last.number - self.number)
 
 
-def trainer(device: str) -> Any:
-    return SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(device)))
+def measure(device: str, heartbeat: Any) -> Any:
+    """Return a clock that has started on a device."""
+    clock, strategy = (
+        Clock(heartbeat, lambda trainer: None),
+        SimpleNamespace(root_device=torch.device(device)),
+    )
+    clock.on_train_start(SimpleNamespace(strategy=strategy, world_size=1), None)  # type: ignore[arg-type]
+    return clock
 
 
 @pytest.fixture
@@ -42,33 +48,33 @@ def heartbeat() -> Any:
 def test_a_gpu_is_asked_and_never_waited_for(heartbeat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "record_event", Event)
     Event.made = Event.reached = 0
-    measured = Pace(trainer("cuda:0"), heartbeat)
+    measured = measure("cuda:0", heartbeat)
     for reached in (0, 0, 2, 2):
         Event.reached = reached
-        measured.start()
-        measured.forward()
+        measured.batch_over()
+        measured.on_before_backward()
     assert heartbeat.calls == [0.0, 0.0, 1.0, 1.0]  # queued, not yet passed, passed, the next one is queued
     assert Event.made == 4
 
 
 def test_without_a_gpu_the_clock_of_the_heartbeat_counts(heartbeat: Any) -> None:
-    measured = Pace(trainer("cpu"), heartbeat)
-    measured.start()
-    measured.forward()
-    measured.forward()  # a second one of the same batch
+    measured = measure("cpu", heartbeat)
+    measured.batch_over()
+    measured.on_before_backward()
+    measured.on_before_backward()  # a second one of the same batch
     assert heartbeat.calls == [None]
 
 
 def test_once_the_last_gradient_is_known_the_work_ends_with_it(heartbeat: Any) -> None:
-    measured, weight = Pace(trainer("cpu"), heartbeat), torch.nn.Parameter(torch.ones(2))
-    measured.watch(weight)
-    measured.start()
-    measured.forward()
+    measured, weight = measure("cpu", heartbeat), torch.nn.Parameter(torch.ones(2))
+    measured._watch(weight)
+    measured.batch_over()
+    measured.on_before_backward()
     assert not heartbeat.calls
     weight.sum().backward()
     weight.sum().backward()  # a second one of the same batch
     assert heartbeat.calls == [None]
-    measured.watch(None)
-    measured.start()
+    measured._watch(None)
+    measured.batch_over()
     weight.sum().backward()
     assert heartbeat.calls == [None]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from train_anywhere.training.tracking.open_loggers import GuardedLogger
+from train_anywhere.training.tracking import GuardedLogger
 
 
 class Logger:

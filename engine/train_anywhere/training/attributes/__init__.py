@@ -43,9 +43,8 @@ class Attributes:
                 f"{place} has more objects than can be compared at each checkpoint, so attributes that training changes are not in the "
                 "checkpoints; keep data behind fewer objects, such as an array."
             )
-        except (
-            Exception
-        ) as error:  # objects of user code may do anything; training goes on as without this walk
+        # objects of user code may do anything; training continues as without this walk
+        except Exception as error:
             self._report(
                 f"attributes that training changes are not in the checkpoints: reading them failed ({error!r})."
             )
@@ -57,8 +56,10 @@ class Attributes:
             return b""
         first = self._start.marks
         for path in {**first, **walk.marks}:
-            gone = path not in walk.marks and walk.has(path)  # it is a path or a time now
-            if not gone and [walk.marks.get(path, MISSING)] != [first.get(path, MISSING)]:
+            owner, _, name = path.rpartition(".")
+            if path not in walk.marks and walk.value(walk.owners.get(owner), name) is not MISSING:
+                continue  # it is a path or a time now
+            if [walk.marks.get(path, MISSING)] != [first.get(path, MISSING)]:
                 self._changed[path] = None  # once changed, it is always saved, even if it changes back
         made = {path: type(owner) for path, owner in self._start.owners.items()}
         kept, encoder, lost = {}, Encoder(walk, made), tuple[str, ...]()
@@ -87,8 +88,9 @@ class Attributes:
             return
         decoder = Decoder(walk, ranks[0][1])
         paths = [path for tree, _ in ranks for path in tree if not leave(path)]
-        # a second name of an object comes after the object
-        for path in sorted(dict.fromkeys(paths), key=lambda path: is_second_name(ranks[0][0].get(path))):
+        # another name of an object comes after the first, under which it is saved
+        first = {path: (ranks[0][0].get(path) or [None])[0] for path in paths}
+        for path in sorted(first, key=lambda path: isinstance(first[path], dict) and "same" in first[path]):
             value = ranks[0][0].get(path)
             if value is None or any(tree.get(path) != value for tree, _ in ranks):
                 self._report(
@@ -115,8 +117,3 @@ class Attributes:
         if line not in self._reported:
             self._reported.add(line)
             self.report(line)
-
-
-def is_second_name(saved: list[Any] | None) -> bool:
-    """Return whether saved data is another name of an object that is saved under its first name."""
-    return saved is not None and len(saved) > 0 and isinstance(saved[0], dict) and "same" in saved[0]

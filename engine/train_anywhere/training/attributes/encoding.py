@@ -75,7 +75,7 @@ class Encoder:
         if issubclass(kind, (np.ndarray, np.generic)):
             name = "scalar" if issubclass(kind, np.generic) else "array"
             return {name: self._keep(np.asarray(value), path), "at": path}
-        if walk.framework.is_array(kind):
+        if issubclass(kind, walk.framework.arrays):
             described = walk.framework.describe(value)
             return {"tensor": self._keep(walk.framework.read(value), path), "of": described, "at": path}
         if level <= DEPTH:
@@ -91,7 +91,8 @@ class Encoder:
         raise NotKept(path, kind.__name__)
 
     def _container(self, value: Any, kind: type, path: str, level: int) -> dict[str, Any]:
-        if len(value) > ENTRIES and (issubclass(kind, dict) or not {*map(type, value)} <= NUMBERS):
+        simple = not issubclass(kind, dict) and {*map(type, value)} <= NUMBERS
+        if len(value) > ENTRIES and not simple:
             raise NotKept(path, f"{kind.__name__} with {len(value):,} entries")
         if issubclass(kind, dict):
             pairs = [
@@ -100,7 +101,6 @@ class Encoder:
             ]
             return {next(name for name, base in MAPPINGS.items() if issubclass(kind, base)): pairs}
         name = next(name for name, base in SEQUENCES.items() if issubclass(kind, base))
-        simple = {*map(type, value)} <= NUMBERS
         items = value if simple else [self._encode(v, f"{path}[{n}]", level + 1) for n, v in enumerate(value)]
         found: dict[str, Any] = {name: [*items]}
         if hasattr(kind, "_fields") and name == "tuple":

@@ -19,7 +19,7 @@ import types
 import weakref
 import zlib
 from collections import Counter, OrderedDict, UserDict, UserList, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -73,14 +73,22 @@ class Framework:
     Attributes:
         own: types of objects that are not looked at, because the checkpoint holds them or they belong to the framework.
         walked: types of objects whose `attributes` are looked at, though they have a `state_dict`.
+        arrays: types of arrays.
+        generators: types of generators of random numbers, and functions that return and set the state of one.
     """
 
     own: tuple[type, ...] = ()
     walked: tuple[type, ...] = ()
-
-    def is_array(self, kind: type) -> bool:
-        """Return whether values of this type are arrays of the framework."""
-        return False
+    arrays: tuple[type, ...] = ()
+    generators: tuple[tuple[type, Callable[[Any], Any], Callable[[Any, Any], Any]], ...] = (
+        (random.Random, random.Random.getstate, random.Random.setstate),
+        (
+            np.random.Generator,
+            lambda g: g.bit_generator.state,
+            lambda g, s: setattr(g.bit_generator, "state", s),
+        ),
+        (np.random.RandomState, lambda g: g.get_state(legacy=False), np.random.RandomState.set_state),
+    )
 
     def version(self, array: Any) -> Any:
         """Return a value that differs after each change of an array in place. None if there is none."""
@@ -97,23 +105,18 @@ class Framework:
 
     def random_state(self, value: Any) -> Any:
         """Return the state of a generator of random numbers. None for any other value."""
-        if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
-            return value.getstate()
-        if isinstance(value, np.random.Generator):
-            return value.bit_generator.state
-        return value.get_state(legacy=False) if isinstance(value, np.random.RandomState) else None
+        for kind, get, _ in self.generators:
+            if isinstance(value, kind) and not isinstance(value, random.SystemRandom):
+                return get(value)
+        return None
 
     def set_random_state(self, value: Any, state: Any) -> bool:
         """Set the state of a generator. Return False for any other value."""
-        if isinstance(value, random.Random):
-            value.setstate(state)
-        elif isinstance(value, np.random.Generator):
-            value.bit_generator.state = state
-        elif isinstance(value, np.random.RandomState):
-            value.set_state(state)
-        else:
-            return False
-        return True
+        for kind, _, put in self.generators:
+            if isinstance(value, kind):
+                put(value, state)
+                return True
+        return False
 
     def attributes(self, owner: Any) -> dict[str, Any] | None:
         """Return the attributes of an object of the framework that are looked at. None for any other object."""
@@ -155,17 +158,14 @@ class Walk:
     def attributes(self, owner: Any) -> dict[str, Any] | None:
         """Return the attributes that are looked at. None for an object that is kept as a whole, or not at all."""
         kind = type(owner)
-        is_array = issubclass(kind, np.ndarray) or self.framework.is_array(kind)
-        if id(owner) in self.names or is_array or issubclass(kind, self.framework.own):
+        left = (np.ndarray, *self.framework.arrays, *self.framework.own)
+        if id(owner) in self.names or issubclass(kind, left):
             return None
         if (own := self.framework.attributes(owner)) is not None:
             return own
-        if (
-            issubclass(kind, (*QUIET, enum.Enum))
-            or has_state(kind)
-            or self.framework.random_state(owner) is not None
-            or is_iterator(kind)
-        ):
+        if issubclass(kind, (*QUIET, enum.Enum)) or has_state(kind) or is_iterator(kind):
+            return None
+        if self.framework.random_state(owner) is not None:
             return None
         try:
             attributes = object.__getattribute__(owner, "__dict__")
@@ -189,7 +189,7 @@ class Walk:
         self.alive.append(value)
         if name := self.names.get(id(value)):
             return "held", name
-        if issubclass(kind, (np.ndarray, np.generic)) or self.framework.is_array(kind):
+        if issubclass(kind, (np.ndarray, np.generic, *self.framework.arrays)):
             return 0 if is_copy else id(value), self._array_mark(value, kind, is_copy)
         if issubclass(kind, (dict, *SEQUENCES.values())):
             return self._container_mark(value, kind, path, depth, level, is_copy)
@@ -256,13 +256,8 @@ class Walk:
                 return owner, path[end + 1 :]
         raise NotKept(path.rpartition(".")[0], "made in training")
 
-    def has(self, path: str) -> bool:
-        """Return whether there is such an attribute."""
-        owner, _, name = path.rpartition(".")
-        return owner in self.owners and name in (self.attributes(self.owners[owner]) or {})
-
     def value(self, owner: Any, name: str) -> Any:
-        """Return an attribute, or MISSING."""
+        """Return an attribute, or MISSING, also without an owner."""
         return (self.attributes(owner) or {}).get(name, MISSING)
 
 

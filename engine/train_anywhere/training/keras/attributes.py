@@ -27,6 +27,14 @@ class Keras(Framework):
         keras.KerasTensor,
     )
     walked = WALKED
+    arrays = ARRAYS
+    generators = (
+        *Framework.generators,
+        *(
+            (kind, lambda g: np.asarray(g.state), lambda g, state: g.state.assign(state))
+            for kind in (tf.random.Generator, keras.random.SeedGenerator)
+        ),
+    )
 
     def __init__(self) -> None:
         inputs = keras.Input((1,))
@@ -34,10 +42,6 @@ class Keras(Framework):
         models[0].compile(loss="mse")
         # what Keras gives to models, layers and callbacks
         self._own = {*vars(keras.callbacks.Callback()), *(name for model in models for name in vars(model))}
-
-    def is_array(self, kind: type) -> bool:
-        """Return whether values of this type are tensors or variables."""
-        return issubclass(kind, ARRAYS)
 
     def read(self, array: Any) -> np.ndarray | None:
         """Return the values. None for a type that numpy lacks, and for a tensor of a graph."""
@@ -57,19 +61,6 @@ class Keras(Framework):
             old.assign(values)
             return old
         return tf.constant(values)
-
-    def random_state(self, value: Any) -> Any:
-        """Return the state of a generator."""
-        if isinstance(value, (tf.random.Generator, keras.random.SeedGenerator)):
-            return np.asarray(value.state)
-        return super().random_state(value)
-
-    def set_random_state(self, value: Any, state: Any) -> bool:
-        """Set the state of a generator. Return False for any other value."""
-        if isinstance(value, (tf.random.Generator, keras.random.SeedGenerator)):
-            value.state.assign(state)
-            return True
-        return super().set_random_state(value, state)
 
     def attributes(self, owner: Any) -> dict[str, Any] | None:
         """Return the attributes of a model, layer, metric or callback that are the user's."""

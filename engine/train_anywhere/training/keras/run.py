@@ -1,7 +1,7 @@
 """Train one rank with Keras, from the configuration to the outcome."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
@@ -47,17 +47,14 @@ from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.keras.strategies.choose import make_strategy
 from train_anywhere.training.order import State, Training, index_shards
 from train_anywhere.training.plan import (
-    Plan,
     batchnorm_notes,
     device_count_message,
     refuse_other_framework,
     resume_message,
     validation_notes,
 )
-from train_anywhere.training.profile import StepProfile
-from train_anywhere.training.reporting.display import Display
 from train_anywhere.training.reporting.header import Header, cpu_name
-from train_anywhere.training.reporting.progress import Progress
+from train_anywhere.training.reporting.progress import open_progress
 
 
 def train(config: Config, process: RankProcess) -> Outcome:
@@ -190,7 +187,9 @@ class KerasTraining(Training):
         if writes and recorder:
             recorder.follow(lambda: position.step)
         newest_written = lambda: checkpointer.newest if checkpointer else None  # noqa: E731
-        progress = open_progress(module, config, plan, process, newest_written)
+        progress = open_progress(
+            config, process, plan, strategy.replicas, module.facts, TensorFlowRecording, newest_written
+        )
         header = describe(module, self._loader, strategy, self._name, config)
         self.stack.enter_context(checkpointer or nullcontext())
         self.stack.enter_context(progress)
@@ -225,12 +224,13 @@ class KerasTraining(Training):
             Observers(Features.of(config).observers(rank)),
             state,
         )
-        self.stack.enter_context(metrics.finalize_loggers(position))
         return self._callback
 
     def close(self, state: State) -> Outcome | None:
-        """Return what the run has reached; None after a failure or without `fit`."""
+        """Close the loggers, and return what the run has reached; None after a failure or without `fit`."""
         callback = self._callback
+        for logger in callback.metrics.loggers if callback else ():
+            logger.finalize(state)
         if callback is None or state == "failed":
             return None
         self.process.heartbeat.enter("end")
@@ -245,31 +245,6 @@ class KerasTraining(Training):
             throughput.unit,
             callback.ended_by,
         )
-
-
-def open_progress(
-    module: Module,
-    config: Config,
-    plan: Plan,
-    process: RankProcess,
-    newest: Callable[[], SavedCheckpoint | None],
-) -> Progress:
-    """Return the progress of the run, shown by rank 0."""
-    first, fast = module.strategy.rank == 0, config.trainer.fast_dev_run
-    display = Display(config.monitor.progress if first else "none", plan.total_steps * plan.accumulate)
-    rank, steps = process.topology.rank, config.trainer.profiler
-    return Progress(
-        display,
-        plan,
-        module.strategy.replicas,
-        module.facts.get("unit", "samples"),
-        units_per_row=module.facts.get("units_per_row", 1),
-        live=process.run.path if first and not fast else None,
-        heartbeat=process.heartbeat,
-        newest=newest,
-        record=process.recorder.record_note if process.recorder else None,
-        profile=None if fast else StepProfile(process.run, rank, steps, TensorFlowRecording, display.note),
-    )
 
 
 def restore_or_initialize(

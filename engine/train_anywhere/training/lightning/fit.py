@@ -28,7 +28,6 @@ from train_anywhere.training.lightning.checkpoint.rank_state import RankState
 from train_anywhere.training.lightning.checkpoint.restorer import FILE
 from train_anywhere.training.lightning.checkpoint.shards import METADATA, Shards
 from train_anywhere.training.lightning.checkpoint.state import CheckpointCallback, StateWriter
-from train_anywhere.training.lightning.dropin.loggers import RunLogger, listen
 from train_anywhere.training.lightning.dropin.model import (
     explain_lightning_errors,
     make_callbacks,
@@ -41,10 +40,9 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
     overrides,
     user_hooks,
 )
-from train_anywhere.training.lightning.dropin.visible import RunCheckpoints
-from train_anywhere.training.lightning.loop.agreement import Agreement
-from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
-from train_anywhere.training.lightning.loop.early_stop import EarlyStop
+from train_anywhere.training.lightning.dropin.visible import RunCheckpoints, RunLogger, listen
+from train_anywhere.training.lightning.loop.callbacks import EarlyStop, MetricsCallback
+from train_anywhere.training.lightning.loop.course import Agreement
 from train_anywhere.training.lightning.loop.over_ranks import OverRanks, refuse_different_weights
 from train_anywhere.training.lightning.loop.tensorboard import TensorBoard, TorchRecording
 from train_anywhere.training.lightning.setup import Setup
@@ -56,9 +54,7 @@ from train_anywhere.training.plan import (
     resume_message,
     uneven_rows_note,
 )
-from train_anywhere.training.profile import StepProfile
-from train_anywhere.training.reporting.display import Display
-from train_anywhere.training.reporting.progress import Progress
+from train_anywhere.training.reporting.progress import open_progress
 
 EACH_BATCH = ("on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward",
               "on_before_optimizer_step", "on_train_batch_end", "on_validation_batch_start", "on_validation_batch_end")  # fmt: skip
@@ -82,7 +78,12 @@ class LightningTraining(Setup):
         self._writes = self.trainer.is_global_zero and not self.config.trainer.fast_dev_run
         self._sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
         self._checkpointer: AsyncCheckpointer | None = None
-        self.progress = self.stack.enter_context(self._open_progress())
+        newest = lambda: self._checkpointer.newest if self._checkpointer else None  # noqa: E731
+        steps, facts = lambda: self.course.steps_done, self.data.facts
+        progress = open_progress(
+            self.config, self.process, self.plan, self.devices, facts, TorchRecording, newest, steps
+        )
+        self.progress = self.stack.enter_context(progress)
         self.course.when_opened(self._print_header)
         self.writer = self._open_writer()
         self.seen = self._follow_checkpoints()
@@ -161,28 +162,6 @@ class LightningTraining(Setup):
             rate=self.progress.throughput.mean(),
             unit=self.progress.throughput.unit,
             ended_by=self.course.early_end(self.trainer),
-        )
-
-    def _open_progress(self) -> Progress:
-        config, process, plan, facts = self.config, self.process, self.plan, self.data.facts
-        first, recorder = self.trainer.is_global_zero, process.recorder
-        display = Display(config.monitor.progress if first else "none", plan.total_steps * plan.accumulate)
-        profile = None
-        if not config.trainer.fast_dev_run:
-            rank, steps = process.topology.rank, config.trainer.profiler
-            profile = StepProfile(process.run, rank, steps, TorchRecording, display.note)
-        return Progress(
-            display,
-            plan,
-            self.devices,
-            facts.get("unit", "samples"),
-            units_per_row=facts.get("units_per_row", 1),
-            live=process.run.path if self._writes else None,
-            heartbeat=process.heartbeat,
-            newest=lambda: self._checkpointer.newest if self._checkpointer else None,
-            record=recorder.record_note if recorder else None,
-            steps_done=lambda: self.course.steps_done,
-            profile=profile,
         )
 
     def _print_header(self, batches: float) -> None:

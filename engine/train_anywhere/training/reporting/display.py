@@ -7,9 +7,6 @@ from typing import Any, Literal
 
 from train_anywhere.files.terminal.fit import fit
 
-NAME_PARTS = ("train/", "train_")
-"""Prefixes that the bar leaves out of the name of the training loss."""
-
 STYLES = {"bar.complete": "color(31)", "bar.finished": "color(28)", "progress.remaining": "default"}
 """Colors that can be read on black and on white."""
 
@@ -52,10 +49,8 @@ class Bar:
         """Show the batches done of the whole run, and the first loss among the metrics."""
         loss = ""
         if name := next((name for name in metrics if "loss" in name), ""):
-            value = metrics[name]
-            for part in NAME_PARTS:
-                name = name.removeprefix(part)
-            loss = f"{name} {value:.4g}"
+            short = name.removeprefix("train/").removeprefix("train_")
+            loss = f"{short} {metrics[name]:.4g}"
         self.live.update(self.task, completed=batches, epoch=epoch, loss=loss, refresh=True)
 
     def print(self, line: str) -> None:

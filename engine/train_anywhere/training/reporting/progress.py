@@ -10,11 +10,13 @@ from typing import Any, Self
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.limits import MAX_COUNT
+from train_anywhere.config.schema import Config
 from train_anywhere.files.removal import print_once
+from train_anywhere.job.rank_process import RankProcess
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.live import Live, Requests
 from train_anywhere.training.plan import Plan
-from train_anywhere.training.profile import StepProfile
+from train_anywhere.training.profile import Recording, StepProfile
 from train_anywhere.training.reporting.display import Display
 
 MIN_MEASURED_S = 5.0
@@ -22,39 +24,44 @@ MIN_MEASURED_S = 5.0
 
 
 class Throughput:
-    """Rates of the intervals between two metric reports, at which the device has finished.
+    """The speed of training: now, since the last validation, and on average over the intervals between two metric reports.
 
-    The first interval is left out: it includes compilation, memory allocation and the start of the input pipeline.
+    At a metric report the device has finished. The first interval is left out: it includes compilation, memory allocation and the start of
+    the input pipeline.
 
     Args:
-        rows: rows, or units, of one batch over all ranks; None if not known yet.
-        unit: plural name of what is counted, such as "samples".
-
-    Attributes:
         rows: rows, or units, of one batch over all ranks; 0 if not known yet.
+        unit: plural name of what is counted, such as "samples".
     """
 
-    def __init__(self, rows: float | None, world_size: int, unit: str) -> None:
-        self.rows, self.world_size, self.unit = rows or 0.0, world_size, unit
+    def __init__(self, rows: float, world_size: int, unit: str, heartbeat: Heartbeat) -> None:
+        self.rows, self.world_size, self.unit, self.heartbeat = rows, world_size, unit, heartbeat
         self.rates: list[float] = []
         self.seconds = 0.0
-        self._batches = 0
         self._since: float | None = None
+        self._first: tuple[float, int] | None = None
+        self._rate: float | None = None
+        self._waits: float | None = None
+        self.restart()
 
-    def add_batches(self, synchronized: bool, count: int = 1) -> None:
-        """Count trained batches. With `synchronized`, an interval ends."""
+    def restart(self) -> None:
+        """Start anew, so that the speed excludes a validation or the start of the run."""
+        self._batches, self._since = 0, None
+        self._shown, self._waited_before = 0, self.heartbeat.data
+        self._began = self._last = time.monotonic()
+
+    def add_batches(self, synchronized: bool, count: int, steps: int) -> None:
+        """Count finished batches, after which `steps` are done. With `synchronized`, an interval ends."""
         self._batches += count
+        self._shown += count
+        self._last = now = time.monotonic()
+        self._first = self._first or (now, steps)
         if not synchronized:
             return
-        now = time.perf_counter()
         if self._since is not None and now > self._since:
             self.rates.append(self._batches * self.rows / (now - self._since))
             self.seconds += now - self._since
         self._batches, self._since = 0, now
-
-    def pause(self) -> None:
-        """Discard the open interval, because a validation or a checkpoint interrupts it."""
-        self._batches, self._since = 0, None
 
     def mean(self) -> float | None:
         """Return the mean rate in rows per second over all ranks, or None."""
@@ -68,36 +75,14 @@ class Throughput:
         each = f", {mean / self.world_size:.1f} per device" if self.world_size > 1 else ""
         return f"{mean:.1f} {self.unit}/s on average (from {low:.1f} to {high:.1f}){each}"
 
-
-class Clock:
-    """The time of training since the last validation, and the pace of this attempt."""
-
-    def __init__(self, heartbeat: Heartbeat) -> None:
-        self.heartbeat = heartbeat
-        self._first: tuple[float, int] | None = None
-        self._rate: float | None = None
-        self._waits: float | None = None
-        self.restart()
-
-    def restart(self) -> None:
-        """Start anew, so that the speed excludes a validation or the start of the run."""
-        self._batches, self._waited_before = 0, self.heartbeat.data
-        self._began = self._last = time.monotonic()
-
-    def add_batches(self, count: int, steps: Callable[[], int]) -> None:
-        """Count finished batches. `steps` returns the optimizer steps done."""
-        self._batches += count
-        self._last = time.monotonic()
-        self._first = self._first or (self._last, steps())
-
-    def rate(self, rows: float) -> float | None:
-        """Return the rows, or units, per second, or None."""
+    def rate(self) -> float | None:
+        """Return the rows, or units, per second since the last restart, or None."""
         seconds = self._last - self._began
-        return self._batches * rows / seconds if seconds > 0 and rows else None
+        return self._shown * self.rows / seconds if seconds > 0 and self.rows else None
 
-    def last_rate(self, rows: float) -> float | None:
+    def last_rate(self) -> float | None:
         """Return `rate`, or the last known one."""
-        if rate := self.rate(rows):
+        if rate := self.rate():
             self._rate = round(rate, 3)
         return self._rate
 
@@ -116,15 +101,41 @@ class Clock:
         return self._waits
 
 
+def open_progress(
+    config: Config,
+    process: RankProcess,
+    plan: Plan,
+    devices: int,
+    facts: Mapping[str, Any],
+    recording: Callable[[Path, str], Recording],
+    newest: Callable[[], SavedCheckpoint | None],
+    steps_done: Callable[[], int] | None = None,
+) -> "Progress":
+    """Return the progress of a run over so many `devices`, which rank 0 shows and writes. `recording` starts a profiler."""
+    rank, fast, recorder = process.topology.rank, config.trainer.fast_dev_run, process.recorder
+    kind = "none" if rank else config.monitor.progress
+    display = Display(kind, plan.total_steps * plan.accumulate)
+    steps = config.trainer.profiler
+    return Progress(
+        display,
+        plan,
+        devices,
+        facts.get("unit", "samples"),
+        units_per_row=facts.get("units_per_row", 1),
+        live=None if rank or fast else process.run.path,
+        heartbeat=process.heartbeat,
+        newest=newest,
+        steps_done=steps_done,
+        record=recorder.record_note if recorder else None,
+        profile=None if fast else StepProfile(process.run, rank, steps, recording, display.note),
+    )
+
+
 class Progress:
     """The progress of one run, a context manager.
 
     Args:
-        world_size: devices that share the global batch, for the speed.
-        unit: plural name of what is counted in a batch, such as "samples".
-        units_per_row: number of units in a row.
         live: run folder in which monitor/live.json is updated, also without a display; None to write none.
-        heartbeat: state of this rank, for its waits for data and its efficiency.
         newest: returns the newest checkpoint in the run folder.
         steps_done: returns the number of optimizer steps done, from any thread; None: all batches were trained.
         profile: the profiles of this rank; None for a run that writes nothing.
@@ -153,8 +164,8 @@ class Progress:
         self.display, self.plan, self.profile = display, plan, profile
         self.heartbeat = heartbeat or Heartbeat()
         rows = plan.batch_per_rank * world_size * units_per_row
-        self.throughput = Throughput(rows, world_size, unit)
-        self.clock, self.requests = Clock(self.heartbeat), Requests(live)
+        self.throughput = Throughput(rows, world_size, unit, self.heartbeat)
+        self.requests = Requests(live)
         self._newest, self._steps_done = newest, steps_done
         self._at: tuple[int, int] | None = None
         moved, poll = lambda: self.heartbeat.beat, self.requests.poll
@@ -209,7 +220,7 @@ class Progress:
         rows = self.plan.batch_per_rank * self.throughput.world_size
         self.throughput.rows = rows * self.units_per_row
         self.display.start_training(self.plan.total_steps * self.plan.accumulate)
-        self.clock.restart()
+        self.throughput.restart()
         if self.profile:
             self.profile.after_step(step)
 
@@ -233,8 +244,7 @@ class Progress:
         if self._idle:
             return
         self._at = (epoch, batch)
-        self.throughput.add_batches(bool(metrics), count)
-        self.clock.add_batches(count, self._steps)
+        self.throughput.add_batches(bool(metrics), count, self._steps())
         if self.display.update(metrics, loss, batch >= self.plan.train_batches - 1):
             self.display.show(self._batches_done(), self._parts())
 
@@ -249,8 +259,7 @@ class Progress:
         self._at = (epoch, self.plan.train_batches - 1 if batch is None else batch)
         self.display.show(self._batches_done(), parts := self._parts())
         self.display.end_epoch(parts)
-        self.clock.restart()
-        self.throughput.pause()
+        self.throughput.restart()
 
     def state(self) -> dict[str, Any]:
         """Return the content of live.json. Another thread calls it."""
@@ -265,12 +274,14 @@ class Progress:
             "epochs": plan.max_epochs if plan.max_epochs < MAX_COUNT else None,
             "step": step if self._at else None,
             "steps": plan.total_steps if plan.steps_known else None,
-            "rate": self.clock.last_rate(self.throughput.rows),
+            "rate": self.throughput.last_rate(),
             "unit": self.throughput.unit,
-            "seconds_left": self.clock.seconds_left(step, plan.total_steps) if plan.steps_known else None,
+            "seconds_left": self.throughput.seconds_left(step, plan.total_steps)
+            if plan.steps_known
+            else None,
             "metrics": {name: float(value) for name, value in self.display.values().items()},
             "checkpoint": {"step": newest.step, "time": saved} if newest else None,
-            "data_wait": self.clock.data_wait(),
+            "data_wait": self.throughput.data_wait(),
             "efficiency": self.heartbeat.efficiency.value,
         }
 
@@ -281,7 +292,7 @@ class Progress:
         epochs = f"/{self.plan.max_epochs}" if self.plan.max_epochs < MAX_COUNT else ""
         parts = [f"epoch {epoch}{epochs}", f"step {self._steps()}{of}"]
         parts += [f"{name} {value:.4g}" for name, value in self.display.row().items()]
-        if (rate := self.clock.rate(self.throughput.rows)) is not None:
+        if (rate := self.throughput.rate()) is not None:
             parts.append(f"{rate:.0f} {self.throughput.unit}/s")
         return parts
 

@@ -7,17 +7,17 @@ from train_anywhere.errors import ConfigError
 
 def wandb() -> None:
     """Raise ConfigError unless Weights & Biases is installed."""
-    require("wandb", "wandb", "wandb")
+    require("wandb", "wandb")
 
 
 def mlflow() -> None:
     """Raise ConfigError unless MLflow, or its small distribution mlflow-skinny, is installed."""
-    require("mlflow", "mlflow", "mlflow-skinny")
+    require("mlflow", "mlflow-skinny")
 
 
-def require(name: str, package: str, distribution: str) -> None:
-    """Raise ConfigError unless the package for `loggers=name` is installed."""
+def require(package: str, distribution: str) -> None:
+    """Raise ConfigError unless the package for the loggers of this name is installed."""
     if find_spec(package) is None:
         raise ConfigError(
-            f"loggers={name} needs the package {package}, which this Python does not have; pip install {distribution}."
+            f"loggers={package} needs the package {package}, which this Python does not have; pip install {distribution}."
         )

@@ -36,13 +36,11 @@ CLOSE_S = 45.0
 class MLflow:
     """A run of MLflow that all attempts share. Rows are sent in a thread.
 
+    configs/loggers/mlflow.yaml explains the keys. Files in the run folder are shown by
+    `MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri RUN/mlruns`.
+
     Args:
-        project: name of the experiment.
-        name: name of the run; `run_id` by default.
-        tracking_uri: a server or store; None: MLFLOW_TRACKING_URI if it is set and the run is not offline, else files in the run folder,
-            shown by: MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri RUN/mlruns
-        offline: whether to write files in the run folder unless `tracking_uri` is given; None: if the site has no internet.
-        tags: further tags.
+        tracking_uri: a server or store; None: MLFLOW_TRACKING_URI if it is set and the run is not offline, else files in the run folder.
         run_id: value of the tag that identifies the run.
         parameters: the configuration with dotted keys.
     """
@@ -68,9 +66,8 @@ class MLflow:
         offline = not internet if offline is None else offline
         anywhere = None if offline else os.environ.get("MLFLOW_TRACKING_URI")
         mlflow.set_tracking_uri(tracking_uri or anywhere or Path(folder, "mlruns").absolute().as_uri())
-        experiment = mlflow.set_experiment(
-            project
-        ).experiment_id  # another run may create it at the same time
+        # another run may create it at the same time
+        experiment = mlflow.set_experiment(project).experiment_id
         self.client = self.experiment = mlflow.MlflowClient()  # the second is the name of Lightning's loggers
         runs = self.client.search_runs([experiment], filter_string=f"tags.`{TAG}` = '{run_id}'")
         if runs:  # earlier attempts created it

@@ -40,17 +40,10 @@ class Wandb:
 
     Without internet, a reachable server or an API key, an attempt is written into the run folder, and
     `wandb sync RUN/wandb/offline-run-*` uploads all attempts into the one run, in their order.
+    configs/loggers/wandb.yaml explains the keys.
 
     Args:
-        project: project of the run at W&B.
-        name: name of the run; `run_id` by default.
-        entity: user or team at W&B.
-        group: group of runs.
-        tags: tags of the run.
-        offline: whether to write files only; None: if the site has no internet.
-        settings: further `wandb.Settings`.
         folder: run folder; everything is written below it.
-        run_id: id of the run at W&B.
         parameters: the configuration with dotted keys.
     """
 
@@ -79,14 +72,8 @@ class Wandb:
 
         offline = not internet if offline is None else offline
         known = {k: v for k, v in QUIET.items() if k in wandb.Settings.model_fields}
-        about: dict[str, Any] = {
-            "project": project,
-            "entity": entity,
-            "group": group,
-            "tags": tags,
-            "dir": folder,
-        }
-        about |= {"id": run_id, "name": name or run_id, "config": dict(parameters or {})}
+        about: dict[str, Any] = {"project": project, "entity": entity, "group": group, "tags": tags}
+        about |= {"dir": folder, "id": run_id, "name": name or run_id, "config": dict(parameters or {})}
         # "allow" also works offline: the files carry the id, and `wandb sync` appends them to the run
         about |= {"resume": "allow", "settings": wandb.Settings(**{**known, **(settings or {})})}
         mode = "offline" if offline else os.environ.get("WANDB_MODE", "online")

@@ -5,8 +5,8 @@ import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,11 +17,9 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
 from train_anywhere.config.schema import Config
-from train_anywhere.errors import ConfigError
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.metrics_csv import CsvLog
 from train_anywhere.training.event_files import EventFiles
-from train_anywhere.training.keras.checkpoint import Position
 from train_anywhere.training.profile import Operation
 from train_anywhere.training.reporting.progress import Progress
 from train_anywhere.training.tracking import open_loggers
@@ -69,34 +67,18 @@ class TensorBoard:
 
 
 class MetricsWriter:
-    """The writer of metrics of one run.
-
-    Args:
-        progress: the display, which the caller enters and exits.
-        step: optimizer steps done in earlier attempts.
-        writes: whether this rank writes files.
+    """The writer of metrics of one run, after `step` optimizer steps of earlier attempts, on the rank that `writes` files.
 
     Raises:
         ConfigError: a logger has no `log_metrics(metrics, step)`.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        run: RunDir,
-        progress: Progress,
-        step: int,
-        writes: bool,
-    ) -> None:
+    def __init__(self, config: Config, run: RunDir, progress: Progress, step: int, writes: bool) -> None:
         self.progress = progress
         self.csv = CsvLog(run.metrics_csv) if writes and config.monitor.csv else None
         board = writes and config.monitor.tensorboard
         self.board = TensorBoard(EventFiles(run.tensorboard), step) if board else None
         self.loggers = open_loggers(config, run, writes)
-        for one in self.loggers:
-            if not callable(getattr(one.logger, "log_metrics", None)):
-                kind = type(one.logger).__name__
-                raise ConfigError(f"loggers.{one.name} is a {kind}, which has no log_metrics(metrics, step).")
         if self.csv:
             self.csv.resume(step)
 
@@ -108,17 +90,6 @@ class MetricsWriter:
             self.board.write(step, metrics)
         for logger in self.loggers:
             logger.log_metrics(dict(metrics), step)
-
-    @contextmanager
-    def finalize_loggers(self, position: Position) -> Iterator[None]:
-        """Close the loggers at the end of the block, with the status completed, preempted or failed."""
-        status = "failed"
-        try:
-            yield
-            status = "preempted" if position.preempted else "completed"
-        finally:
-            for logger in self.loggers:
-                logger.finalize(status)
 
 
 class TensorFlowRecording:

@@ -40,13 +40,14 @@ class Torch(Framework):
     own = (pl.Trainer, Strategy, Logger, DataLoader, torch.device, torch.dtype, torch.finfo)
 
     walked = (nn.Module, pl.LightningDataModule, Optimizer, pl.Callback, Dataset, Sampler)
+    arrays = (Tensor,)
+    generators = (
+        *Framework.generators,
+        (torch.Generator, torch.Generator.get_state, torch.Generator.set_state),
+    )
 
     def __init__(self, optimizers: list[Optimizer]) -> None:
         self.trained = {id(optimizer) for optimizer in optimizers}
-
-    def is_array(self, kind: type) -> bool:
-        """Return whether values of this type are tensors."""
-        return issubclass(kind, Tensor)
 
     def version(self, array: Tensor) -> Any:
         """Return the number of changes in place and some of the values: torch does not count changes of `.data`.
@@ -83,17 +84,6 @@ class Torch(Framework):
             return new.to(old.device if isinstance(old, Tensor) else device)
         with torch.no_grad():
             return old.copy_(new)
-
-    def random_state(self, value: Any) -> Any:
-        """Return the state of a generator."""
-        return value.get_state() if isinstance(value, torch.Generator) else super().random_state(value)
-
-    def set_random_state(self, value: Any, state: Any) -> bool:
-        """Set the state of a generator. Return False for any other value."""
-        if isinstance(value, torch.Generator):
-            value.set_state(state)
-            return True
-        return super().set_random_state(value, state)
 
     def attributes(self, owner: Any) -> dict[str, Any] | None:
         """Return the attributes of an object of torch or Lightning that are the user's."""

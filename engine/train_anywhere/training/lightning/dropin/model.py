@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -15,7 +14,6 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 
 from train_anywhere.config.choices import Callback
-from train_anywhere.config.choices import Logger as LoggerConfig
 from train_anywhere.config.choices import Task as TaskConfig
 from train_anywhere.config.instantiate import explain_target_errors, instantiate, locate
 from train_anywhere.config.load import to_tree
@@ -23,12 +21,12 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.tasks import Task
-from train_anywhere.training.lightning.dropin.loggers import RunLogger, RunWandb
 from train_anywhere.training.lightning.dropin.old_task import OldTask
+from train_anywhere.training.lightning.dropin.visible import RunLogger, RunWandb
 from train_anywhere.training.lightning.hardware import explain_compile_error
 from train_anywhere.training.lightning.loop.course import Course
 from train_anywhere.training.lightning.optim import apply_settings, configure_optimizer, set_learning_rate
-from train_anywhere.training.tracking import make_logger, open_loggers, tracker_run_id
+from train_anywhere.training.tracking import make_logger, open_logger, tracker_run_id
 from train_anywhere.training.tracking.wandb import Wandb
 
 
@@ -127,27 +125,19 @@ def make_loggers(config: Config, run: RunDir, first: bool) -> list[Logger]:
     Raises:
         ConfigError: a logger takes other arguments, or has no `log_metrics`.
     """
-    loggers: dict[str, Logger] = {}
-    others: dict[str, LoggerConfig] = {}
+    loggers: list[Logger] = []
     for name, section in config.loggers.items():
         where, dotted = f"loggers.{name}", section.target["lightning"]
         target = locate(dotted, f"{where}._target_")
-        if not (inspect.isclass(target) and issubclass(target, Logger)):
-            others[name] = section
+        if inspect.isclass(target) and issubclass(target, Logger):
+            with explain_target_errors(f"{where}._target_={dotted}"):
+                loggers.append(make_logger(name, section, config, run))
+            loggers[-1].log_hyperparams(to_tree(config))
+        else:
+            tracked = open_logger(name, section, config, run) if first else None
             kind = RunWandb if target is Wandb else RunLogger
-            loggers[name] = kind(name, run.path, tracker_run_id(run))
-            continue
-        with explain_target_errors(f"{where}._target_={dotted}"):
-            logger = make_logger(name, section, config, run)
-        logger.log_hyperparams(to_tree(config))
-        loggers[name] = logger
-    for one in open_loggers(replace(config, loggers=others), run, first):
-        if not hasattr(one.logger, "log_metrics"):
-            raise ConfigError(
-                f"loggers.{one.name} is a {type(one.logger).__qualname__}, which has no log_metrics(metrics, step)."
-            )
-        loggers[one.name] = type(loggers[one.name])(one.name, run.path, tracker_run_id(run), one)
-    return [*loggers.values()]
+            loggers.append(kind(name, run.path, tracker_run_id(run), tracked))
+    return loggers
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from train_anywhere.data.torch.loader import BatchLoader
-from train_anywhere.errors import ConfigError, DataError, RanksDifferError
+from train_anywhere.errors import DataError, RanksDifferError
 from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
 from train_anywhere.training.lightning.dropin.user_data import set_epoch
 from train_anywhere.training.lightning.loop.steps import training_loaders
@@ -19,9 +19,6 @@ from train_anywhere.training.lightning.private import reopen_loaders
 
 KEY = "trained"
 """Checkpoint key of this state."""
-
-MODES = ("training", "track_running_stats")
-"""Attributes of layers that user code changes during training and that a state_dict does not hold."""
 
 
 def skip_batches(trainer: pl.Trainer, epoch: int, batches: int) -> None:
@@ -69,17 +66,12 @@ def repeat_start_hooks(trainer: pl.Trainer, states: dict[str, Any]) -> None:
 
 
 def read_flags(trainer: pl.Trainer) -> dict[str, Any]:
-    """Return `requires_grad` of each parameter and the modes of each layer, by name."""
-    module = trainer.lightning_module
-    modes = {
-        name: {mode: getattr(layer, mode) for mode in MODES if isinstance(getattr(layer, mode, None), bool)}
-        for name, layer in module.named_modules()
-    }
-    strategy: Any = trainer.strategy
+    """Return `requires_grad` of each parameter and `training` of each layer, by name."""
+    module, strategy = trainer.lightning_module, cast(Any, trainer.strategy)
+    training = {name: layer.training for name, layer in module.named_modules()}
     if trainer.validating:  # all layers are in eval mode until validation ends
-        for name, training in strategy.modes.items():
-            modes.setdefault(name, {})["training"] = training
-    return {"requires_grad": {n: p.requires_grad for n, p in module.named_parameters()}, "modes": modes}
+        training |= strategy.modes
+    return {"requires_grad": {n: p.requires_grad for n, p in module.named_parameters()}, "training": training}
 
 
 def trainable_state(trainer: pl.Trainer) -> dict[str, Any]:
@@ -90,14 +82,14 @@ def trainable_state(trainer: pl.Trainer) -> dict[str, Any]:
 
 
 def set_flags(module: nn.Module, saved: dict[str, Any]) -> None:
-    """Set `requires_grad` and the modes as saved."""
+    """Set `requires_grad` and `training` as saved."""
     parameters, layers = dict(module.named_parameters()), dict(module.named_modules())
     for name, trainable in saved.get("requires_grad", {}).items():
         if name in parameters and parameters[name].requires_grad != trainable:
             parameters[name].requires_grad_(trainable)
-    for name, modes in saved.get("modes", {}).items():
-        for mode, value in modes.items() if name in layers else ():
-            setattr(layers[name], mode, value)
+    for name, training in saved.get("training", {}).items():
+        if name in layers:
+            layers[name].training = training
 
 
 def restore_groups(module: nn.Module, optimizers: list[Optimizer], saved: dict[str, Any]) -> None:
@@ -128,7 +120,7 @@ def check_trainable(trainer: pl.Trainer) -> None:
 
 def _refuse_differences(ranks: list[dict[str, Any]], epoch: int) -> None:
     for rank, other in enumerate(ranks):
-        for kind, what in (("requires_grad", "requires_grad"), ("modes", "train() or eval()")):
+        for kind, what in (("requires_grad", "requires_grad"), ("training", "train() or eval()")):
             first, own = ranks[0][kind], other[kind]
             names = sorted(n for n in first.keys() | own.keys() if first.get(n) != own.get(n))
             if names:
@@ -142,12 +134,3 @@ def abbreviate(names: list[str]) -> str:
     """Return the first three names and the number of the others."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(name or "the module" for name in names[:3]) + more
-
-
-def late_unfreeze_error(names: list[str], module: pl.LightningModule | None, batch: int) -> ConfigError:
-    """Return the error for parameters that a hook or step has unfrozen within an epoch."""
-    epoch = module.current_epoch if module else 0
-    return ConfigError(
-        f"{abbreviate(names)} became trainable in epoch {epoch}, batch {batch} (counted from 0), but gradients are averaged only for "
-        "parameters that were trainable at the start of the epoch; set requires_grad in on_train_epoch_start."
-    )

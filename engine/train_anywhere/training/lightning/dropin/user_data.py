@@ -131,10 +131,6 @@ class TrainingLoaders:
             place.start_at(self.saved[n] if n < len(self.saved) else {}, epoch, batches)
 
 
-STATES = ("again", "opened", "first", "ahead", "attributes", "state")
-"""What a position holds besides its epoch and batches."""
-
-
 class Place:
     """Where a training loader is.
 
@@ -158,7 +154,7 @@ class Place:
         """Continue at a batch of an epoch, from the next time that the loader is opened."""
         if batches and not saved.get("over"):
             place = {"epoch": epoch, "served": batches, "total": batches}
-            self.saved = {**dict.fromkeys(STATES), **place, **saved}
+            self.saved = place | saved
         else:
             attributes = saved.get("attributes")
             self.saved = {"over": True, "epoch": epoch + (batches > 0), "attributes": attributes}
@@ -200,8 +196,8 @@ class Place:
             return self._read(iter(loader), saved)
         with random_states.preserve():
             set_epoch(loader, saved["epoch"])
-            self._restore(saved["opened"])
-            if saved["state"] is not None:
+            self._restore(saved.get("opened"))
+            if saved.get("state") is not None:
                 loader.load_state_dict(saved["state"])
             self.opened = self._capture()
             return self._read(iter(loader), saved)
@@ -234,11 +230,8 @@ class Place:
             with random_states.preserve():
                 ahead = self._skip(batches, saved)
         yield from ahead
-        agrees = (
-            self.trainer.world_size > 1
-            and sized_len(self.loader) is None
-            and not takes_iterator(self.trainer)
-        )
+        several, endless = self.trainer.world_size > 1, sized_len(self.loader) is None
+        agrees = several and endless and not takes_iterator(self.trainer)
         while True:
             self.loaders.between()
             if self.loaders.reads_ahead:
@@ -266,17 +259,17 @@ class Place:
 
     def _skip(self, batches: Iterator[Any], saved: dict[str, Any]) -> list[Any]:
         """Skip the batches that are trained. Return the one that had been read ahead, if any."""
-        self._restore(saved["first"])
+        self._restore(saved.get("first"))
         self.first, self.served, self.total = self._capture(), saved["served"], saved["total"]
-        for _ in range(self.served if saved["state"] is None else 0):
+        for _ in range(self.served if saved.get("state") is None else 0):
             next(batches, None)
         ahead = []
-        if saved["ahead"]:
-            self._restore(saved["ahead"])
-            self.ahead = saved["ahead"]
+        self.ahead = saved.get("ahead")
+        if self.ahead:
+            self._restore(self.ahead)
             ahead = [next(batches)]
             self.served, self.total = self.served + 1, self.total + 1
-        self._set_attributes(saved["attributes"])
+        self._set_attributes(saved.get("attributes"))
         return ahead
 
     def _capture(self) -> list[Any]:

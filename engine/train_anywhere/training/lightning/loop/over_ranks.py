@@ -41,10 +41,6 @@ class OverRanks(pl.Callback):
         self._epoch_ends = self._refused = False
         # of the newest batch, and of all batches of the epoch or evaluation
         self._batch, self._rows = {"train": 1, "evaluation": 1}, {"train": 0, "evaluation": 0}
-        self._attach(module)
-
-    def _attach(self, module: pl.LightningModule) -> None:
-        """Let the module log over all ranks. Callbacks log by its function, too."""
         log = module.log
 
         def log_over_ranks(name: str, value: Any, *arguments: Any, **named: Any) -> None:
@@ -61,6 +57,7 @@ class OverRanks(pl.Callback):
                 named["sync_dist"] = bool(named.get("sync_dist") or not by_step or self._decides(name))
             log(name, value, *arguments, **named)
 
+        # callbacks log by this function, too
         module.log = log_over_ranks  # type: ignore[method-assign]
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

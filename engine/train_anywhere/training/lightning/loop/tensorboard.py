@@ -36,15 +36,8 @@ class TensorBoard(TensorBoardLogger):
         self.events, self.step = events, step
         self._experiment: SummaryWriter | None = None
 
-    @property
-    def log_dir(self) -> str:
-        """The run folder, for files of user code."""
-        return str(self.events.folder.parent)
-
-    @property
-    def version(self) -> int:
-        """A number, as by default in Lightning."""
-        return 0
+    version = property(lambda self: 0)  # a number, as by default in Lightning
+    log_dir = property(lambda self: str(self.events.folder.parent))  # the run folder, for files of user code
 
     @property
     @rank_zero_experiment

@@ -50,7 +50,12 @@ def make_strategy(name: str, config: Config, topology: Topology, device: torch.d
     }
     if name == "fsdp":
         assert chosen.name == "fsdp"
-        group = ranks_per_node(topology) if chosen.shard_within_node else None
+        group = topology.local_world_size if chosen.shard_within_node else None
+        if group and group * topology.nodes != topology.world_size:
+            raise ConfigError(
+                f"strategy.shard_within_node=true needs the same number of ranks on each node, and {topology.nodes} nodes have "
+                f"{topology.world_size} ranks; use the same number on each, or strategy.shard_within_node=false."
+            )
         return FullyShardedStrategy(blocks=chosen.blocks, group=group, **options)
     if trainer.find_unused_parameters is not None:
         options["find_unused_parameters"] = trainer.find_unused_parameters
@@ -62,31 +67,13 @@ def _ddp_options(chosen: StrategyConfig, device: torch.device) -> dict[str, Any]
     """Return the options of `strategy` for DDP. Raises ConfigError for bf16 or NCCL on a CPU."""
     if not isinstance(chosen, DdpStrategy):
         return {}
-    if chosen.compression == "bf16" and device.type != "cuda":
-        raise ConfigError(
-            "strategy.compression=bf16 needs GPUs, and this rank computes on the CPU; use strategy.compression=fp16."
-        )
-    if chosen.process_group_backend == "nccl" and device.type != "cuda":
-        raise ConfigError(
-            "strategy.process_group_backend=nccl needs GPUs, and this rank computes on the CPU; use "
-            "strategy.process_group_backend=gloo."
-        )
-    options = {
-        "compression": chosen.compression,
-        "static_graph": chosen.static_graph,
-        "process_group_backend": chosen.process_group_backend,
-    }
-    return options if chosen.bucket_cap_mb is None else {**options, "bucket_cap_mb": chosen.bucket_cap_mb}
-
-
-def ranks_per_node(topology: Topology) -> int:
-    """Return the number of ranks on each node. Raises ConfigError if it differs."""
-    if topology.local_world_size * topology.nodes != topology.world_size:
-        raise ConfigError(
-            f"strategy.shard_within_node=true needs the same number of ranks on each node, and {topology.nodes} nodes have "
-            f"{topology.world_size} ranks; use the same number on each, or strategy.shard_within_node=false."
-        )
-    return topology.local_world_size
+    for name, gpu, cpu in (("compression", "bf16", "fp16"), ("process_group_backend", "nccl", "gloo")):
+        if getattr(chosen, name) == gpu and device.type != "cuda":
+            raise ConfigError(
+                f"strategy.{name}={gpu} needs GPUs, and this rank computes on the CPU; use strategy.{name}={cpu}."
+            )
+    names = ("compression", "static_graph", "process_group_backend", "bucket_cap_mb")
+    return {name: value for name in names if (value := getattr(chosen, name)) is not None}
 
 
 def pick_device(trainer: Trainer, topology: Topology) -> torch.device:

@@ -7,10 +7,8 @@ from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
-from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch.plugins.environments import ClusterEnvironment
 from lightning.pytorch.strategies import DDPStrategy
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor, distributed, nn
 from torch.distributed import HashStore, Store, TCPStore
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -20,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 from train_anywhere.distributed.network.addresses import listen, rendezvous_address
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError, listed
-from train_anywhere.training.lightning.dropin.trainable import late_unfreeze_error
 from train_anywhere.training.lightning.strategies.hooks import StrategyHooks
 
 
@@ -36,35 +33,23 @@ class TopologyEnvironment(ClusterEnvironment):
         self.topology = topology
 
     creates_processes_externally = True
+    detect = staticmethod(lambda: False)
+    main_address = property(lambda self: self.topology.coordinator_address)
+    main_port = property(lambda self: self.topology.coordinator_port)
 
-    @property
-    def main_address(self) -> str:
-        """The address on which rank 0 listens."""
-        return self.topology.coordinator_address
+    def set_world_size(self, size: int) -> None:
+        """Ignore Lightning's value, ranks per node times nodes, which is wrong for uneven jobs."""
 
-    @property
-    def main_port(self) -> int:
-        """The port on which rank 0 listens."""
-        return self.topology.coordinator_port
-
-    @staticmethod
-    def detect() -> bool:
-        """Return False, so that Lightning never picks this environment by itself."""
-        return False
+    def set_global_rank(self, rank: int) -> None:
+        """Ignore Lightning's value, as in `set_world_size`."""
 
     def world_size(self) -> int:
         """Return the number of ranks."""
         return self.topology.world_size
 
-    def set_world_size(self, size: int) -> None:
-        """Ignore Lightning's value, ranks per node times nodes, which is wrong for uneven jobs."""
-
     def global_rank(self) -> int:
         """Return the number of this rank."""
         return self.topology.rank
-
-    def set_global_rank(self, rank: int) -> None:
-        """Ignore Lightning's value, as in `set_world_size`."""
 
     def local_rank(self) -> int:
         """Return the number of this rank on its node."""
@@ -90,19 +75,10 @@ def open_store(topology: Topology, timeout: timedelta) -> Store | None:
         return None
     if topology.world_size == 1:
         return HashStore()
-    address, port = rendezvous_address(topology), topology.coordinator_port
-    if topology.rank != 0:
-        return TCPStore(address, port, topology.world_size, is_master=False, timeout=timeout)
-    descriptor = listen(topology, port).detach()  # torch closes it
-    world_size = topology.world_size
-    return TCPStore(address, port, world_size, True, timeout=timeout, master_listen_fd=descriptor)
+    address, port, first = rendezvous_address(topology), topology.coordinator_port, topology.rank == 0
+    listening = listen(topology, port).detach() if first else None  # torch closes it
+    return TCPStore(address, port, topology.world_size, first, timeout=timeout, master_listen_fd=listening)
 
-
-COMPRESSION_HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
-"""Hooks of torch that send gradients, by the name of the compression."""
-
-AFTER_SAVE = "Trainer.save_checkpoint"
-"""Lightning's name of the barrier after a checkpoint, which is skipped: checkpoints are written in the background."""
 
 MAX_DIMENSIONS = 8
 """Most dimensions of a tensor whose shape is compared over the ranks before it is gathered."""
@@ -125,17 +101,16 @@ class OneDevicePerRank(StrategyHooks, DDPStrategy):
         super().__init__(**options)
         self.compression = compression
         self.averaged: set[nn.Parameter] = set()  # parameters whose gradients DDP averages
-        self._frozen: dict[nn.Parameter, str] = {}
 
     def configure_ddp(self) -> None:
         """Wrap the module, and register the hook for compression also on a CPU."""
         assert self.lightning_module
         named = list(self.lightning_module.named_parameters())
         self.averaged = {p for _, p in named if p.requires_grad}
-        self._frozen = {p: name for name, p in named if not p.requires_grad}
+        self.frozen = {p: name for name, p in named if not p.requires_grad and self.world_size > 1}
         self.model = DistributedDataParallel(self.lightning_module, **self.ddp_options)
         if self.compression != "none":
-            self.model.register_comm_hook(None, COMPRESSION_HOOKS[self.compression])
+            self.model.register_comm_hook(None, getattr(default_hooks, f"{self.compression}_compress_hook"))
 
     def allow_unused_parameters(self, module: pl.LightningModule) -> None:
         """Find unused parameters with manual optimization, which may train one of two networks."""
@@ -167,44 +142,25 @@ class OneDevicePerRank(StrategyHooks, DDPStrategy):
         for parameter in frozen:
             parameter.requires_grad_(False)
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Raise ConfigError for a parameter that became trainable within an epoch."""
-        super().on_train_batch_start(batch, batch_idx)
-        if (
-            self._frozen
-            and self.world_size > 1
-            and (names := [name for p, name in self._frozen.items() if p.requires_grad])
-        ):
-            raise late_unfreeze_error(names, self.lightning_module, batch_idx)
-
-    def set_world_ranks(self) -> None:
-        """Set Lightning's `rank_zero_only`."""
-        rank_zero_only.rank = self.global_rank
-
     def setup_distributed(self) -> None:
-        """Connect the ranks as Lightning does at the start of each loop, in this project's store."""
+        """Connect the ranks in this project's store, then set up as Lightning does at the start of each loop."""
         environment = self.cluster_environment
         assert isinstance(environment, TopologyEnvironment)
-        reset_seed()
-        self.set_world_ranks()
-        backend = self.process_group_backend or distributed.get_default_backend_for_device(self.root_device)
-        if distributed.is_initialized():
-            return
-        store = open_store(environment.topology, default_pg_timeout)
-        os.environ |= {"MASTER_ADDR": environment.main_address, "MASTER_PORT": str(environment.main_port)}
-        distributed.init_process_group(
-            backend,
-            rank=environment.global_rank(),
-            world_size=environment.world_size(),
-            timeout=default_pg_timeout,
-            device_id=self.root_device if self.root_device.type != "cpu" else None,
-            store=store,
-        )
-
-    def barrier(self, name: str | None = None) -> None:
-        """Wait for all ranks, except after a checkpoint."""
-        if name != AFTER_SAVE:
-            super().barrier(name)
+        if not distributed.is_initialized():
+            backend = self.process_group_backend or distributed.get_default_backend_for_device(
+                self.root_device
+            )
+            store = open_store(environment.topology, default_pg_timeout)
+            os.environ |= {"MASTER_ADDR": environment.main_address, "MASTER_PORT": str(environment.main_port)}
+            distributed.init_process_group(
+                backend,
+                rank=environment.global_rank(),
+                world_size=environment.world_size(),
+                timeout=default_pg_timeout,
+                device_id=self.root_device if self.root_device.type != "cpu" else None,
+                store=store,
+            )
+        super().setup_distributed()
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """Reduce like Lightning, but a sum without its extra barrier, and a mean of integers (such as numbers of rows) is no integer."""

@@ -166,9 +166,8 @@ class FullyShardedStrategy(OneDevicePerRank):
         if not isinstance(self.network, FSDPModule):
             shard(self.network, self.root_device, self.blocks, self.group, self._fill)
             self._fill(self.model)
-            if (
-                self.network is self.model
-            ):  # Lightning calls its steps, not the module, and only a call gathers it
+            # Lightning calls the steps of a module, not the module, and only a call gathers it
+            if self.network is self.model:
                 for step in ("training_step", "validation_step", "test_step"):
                     register_fsdp_forward_method(self.model, step)
         super().model_to_device()

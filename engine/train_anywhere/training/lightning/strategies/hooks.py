@@ -4,7 +4,6 @@ import copy
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,17 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
+from torch import nn
 from torch.utils.data import BatchSampler, DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
-from train_anywhere.errors import CheckpointError, listed, user_error, was_interrupted
+from train_anywhere.errors import CheckpointError, ConfigError, listed, user_error, was_interrupted
 from train_anywhere.files.copy_files import refuse_compressed
 from train_anywhere.training.lightning.checkpoint.restorer import as_checkpoint_error
 from train_anywhere.training.lightning.dropin.trainable import (
     KEY,
+    abbreviate,
     check_trainable,
     restore_groups,
     set_flags,
@@ -41,20 +42,22 @@ Probe = Callable[[dict[str, Any]], Any]
 RESTORED, RUNS = "_CheckpointConnector.resume_end", "run-stage"
 """Lightning's names of the barriers before and after it sets its signal handlers."""
 
+AFTER_SAVE = "Trainer.save_checkpoint"
+"""Lightning's name of the barrier after a checkpoint, which is skipped: checkpoints are written in the background."""
+
 
 class StrategyHooks:
     """The first base of each strategy: signals, loaders and checkpoints.
 
     Signal handlers of the run stay: on TERM, Lightning's own would broadcast within the handler, for which a rank without the signal never
-    waits. Evaluations measure each row once: Lightning's sampler repeats rows to give all ranks the same number.
-
-    Args:
-        completes: take what a checkpoint has left out from the new module (see `checkpoint.other_objects`).
+    waits. Evaluations measure each row once: Lightning's sampler repeats rows to give all ranks the same number. With `completes`, what a
+    checkpoint has left out is taken from the new module (see `checkpoint.other_objects`).
 
     Attributes:
         loaded: the checkpoint that training resumes from, until it has started.
         training_loaders: where the training loaders of a user are.
         steps_read: whether a training step reads the batches itself.
+        frozen: the names of parameters whose gradients are not averaged over the ranks.
         modes: whether each layer was in training mode before the validation that is running.
     """
 
@@ -77,7 +80,7 @@ class StrategyHooks:
         self._checked = -1
         self._handlers: dict[int, Any] = {}
         self.launcher, self.training_loaders = Launcher(), TrainingLoaders(self._between_steps)
-        self.modes, self.steps_read = dict[str, bool](), False
+        self.modes, self.steps_read, self.frozen = dict[str, bool](), False, dict[nn.Parameter, str]()
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
@@ -106,7 +109,7 @@ class StrategyHooks:
         trainer = self.lightning_module.trainer
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking and not self.modes:
             self.modes = {name: layer.training for name, layer in self.lightning_module.named_modules()}
-            self._call("before_validation")
+            self.call("before_validation")
 
     def on_validation_end(self) -> None:
         """Forget the modes of the layers before the validation."""
@@ -115,9 +118,9 @@ class StrategyHooks:
 
     def _between_steps(self) -> None:
         if not self.steps_read:
-            self._call("between_steps")
+            self.call("between_steps")
 
-    def _call(self, name: str, *arguments: Any) -> None:
+    def call(self, name: str, *arguments: Any) -> None:
         """Call a method of the callbacks that have it."""
         trainer = self.lightning_module.trainer
         for callback in trainer.callbacks:
@@ -129,31 +132,36 @@ class StrategyHooks:
         super().on_train_start()  # type: ignore[misc]
         self._load_late()
         self.steps_read = takes_iterator(self.lightning_module.trainer)
-        self._call("training_started")
+        self.call("training_started")
         set_flags(self.lightning_module, self._trainable)
         self._trainable, self._checked = {}, -1
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Check the trainable state after the start hooks of an epoch."""
-        if self._checked != self.lightning_module.current_epoch:
-            self._checked = self.lightning_module.current_epoch
+        """Check the trainable state after the start hooks of an epoch. Raises ConfigError if it changes within the epoch."""
+        epoch = self.lightning_module.current_epoch
+        if self._checked != epoch:
+            self._checked = epoch
             check_trainable(self.lightning_module.trainer)
+        if self.frozen and (names := [name for p, name in self.frozen.items() if p.requires_grad]):
+            raise ConfigError(
+                f"{abbreviate(names)} became trainable in epoch {epoch}, batch {batch_idx} (counted from 0), but gradients are averaged "
+                "only for parameters that were trainable at the start of the epoch; set requires_grad in on_train_epoch_start."
+            )
+
+    def wait_for_ranks(self, name: str | None) -> None:
+        """Wait for all ranks."""
+        super().barrier(name)  # type: ignore[misc]
 
     def barrier(self, name: str | None = None) -> None:
-        """Wait for all ranks."""
-        with self.keep_handlers(name):
-            super().barrier(name)  # type: ignore[misc]
-
-    @contextmanager
-    def keep_handlers(self, name: str | None) -> Iterator[None]:
-        """Keep the signal handlers, which Lightning replaces between two barriers. None runs in between."""
+        """Wait for all ranks. Lightning replaces the signal handlers between two barriers: none runs in between, and ours stay."""
         if name == RESTORED:
             self._resume()
         elif name == RUNS:
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handlers)
-        yield
+        if name != AFTER_SAVE:
+            self.wait_for_ranks(name)
         if name == RESTORED and threading.current_thread() is threading.main_thread():
             known = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
             self._handlers = {number: handler for number, handler in known.items() if handler is not None}
@@ -195,10 +203,8 @@ class StrategyHooks:
                 if "fit_loop" not in state["loops"]:
                     raise ValueError("it has no fit_loop.")
                 # Lightning refuses a run with fewer epochs than its checkpoint; `resume_training` sets the position
-                epochs, most = (
-                    state["loops"]["fit_loop"]["epoch_progress"]["current"],
-                    module.trainer.max_epochs,
-                )
+                most = module.trainer.max_epochs
+                epochs = state["loops"]["fit_loop"]["epoch_progress"]["current"]
                 if most and most > 0:
                     epochs.update({name: min(count, most) for name, count in epochs.items()})
             else:
@@ -233,11 +239,8 @@ class StrategyHooks:
 
     def _report_late(self, names: Collection[str]) -> None:
         """Print the names of weights that a resumed run could not load. They are added in training."""
-        if (
-            self._names
-            and self.is_global_zero
-            and (added := [name for name in names if name not in self._names])
-        ):
+        added = [name for name in names if name not in self._names] if self._names else []
+        if added and self.is_global_zero:
             self.training_loaders.report(
                 f"{', '.join(added)}: added after training had started, so a resumed run can't load them; add them in setup, "
                 "configure_model or on_fit_start."
@@ -265,7 +268,7 @@ class StrategyHooks:
             trainer, self._trainable = self.lightning_module.trainer, loaded.get(KEY, {})
             with as_checkpoint_error(trainer.ckpt_path):
                 set_flags(self.lightning_module, self._trainable)
-                self._call("resume_training", loaded)
+                self.call("resume_training", loaded)
 
 
 def shares_rows(loader: Any, ranks: int) -> bool:

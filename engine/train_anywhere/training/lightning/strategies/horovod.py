@@ -8,7 +8,7 @@ unscaling, clipping and the step.
 import math
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import lightning.pytorch as pl
@@ -22,13 +22,7 @@ from torchmetrics import Metric
 from train_anywhere.distributed.horovod.initialize import explain_lost_ranks, import_horovod, start_horovod
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.dropin.trainable import late_unfreeze_error
-from train_anywhere.training.lightning.strategies.ddp import (
-    AFTER_SAVE,
-    TopologyEnvironment,
-    join_ranks,
-    node_devices,
-)
+from train_anywhere.training.lightning.strategies.ddp import TopologyEnvironment, join_ranks, node_devices
 from train_anywhere.training.lightning.strategies.hooks import StrategyHooks
 
 hvd = import_horovod("torch")
@@ -55,62 +49,127 @@ def to_summable(tensor: Tensor) -> Tensor:
     return to_sendable(tensor.to(torch.int32) if tensor.dtype in INTEGERS else tensor)
 
 
-class GradientExchange:
-    """Replaces the gradients of a module by their averages over all ranks.
+class HorovodStrategy(StrategyHooks, ParallelStrategy):
+    """Data parallelism over ranks that are already running, with one device each.
 
-    The all-reduce of a gradient starts as soon as the backward pass has accumulated it; `finish` waits for all of them. A
-    parameter without a gradient on a rank counts as 0 there, as in Horovod's own optimizer, because all ranks must send the
-    same parameters. Sparse gradients (embeddings) are gathered and stay sparse.
+    The all-reduce of a gradient starts as soon as the backward pass has accumulated it; `post_backward` waits for all of them. A parameter
+    without a gradient on a rank counts as 0 there, as in Horovod's own optimizer, because all ranks must send the same parameters. Sparse
+    gradients (embeddings) are gathered and stay sparse.
 
     Args:
         compression: "fp16" to send gradients with 16 bits; those above 65504 become infinite.
     """
 
-    def __init__(self, module: nn.Module, compression: str) -> None:
-        self.compression = getattr(hvd.Compression, compression)
+    strategy_name = "horovod"
+    is_distributed = True  # else Lightning does not reduce what `self.log(..., sync_dist=True)` logs
+
+    def __init__(
+        self, topology: Topology, device: torch.device, compression: str = "none", **options: Any
+    ) -> None:
+        environment = TopologyEnvironment(topology)
+        super().__init__(
+            parallel_devices=node_devices(topology, device), cluster_environment=environment, **options
+        )
+        self.topology, self.compression = topology, getattr(hvd.Compression, compression)
+        # names of the parameters whose gradients are averaged, and what is being sent of them
         self.names: dict[Tensor, str] = {}
         self.pending: dict[Tensor, tuple[Any, Any]] = {}
-        self.active = True
-        self.hooks: list[Any] = []
-        self.add_parameters(module)
+        self.sends, self.hooks = True, list[Any]()
 
-    def add_parameters(self, module: nn.Module) -> None:
-        """Average also the gradients of all parameters that are trainable now."""
-        for name, p in module.named_parameters():
+    @property
+    def root_device(self) -> torch.device:
+        """The device of this rank."""
+        assert self.parallel_devices
+        return self.parallel_devices[self.local_rank]
+
+    # --- set-up -------------------------------------------------------------------------------------------------
+
+    def setup_environment(self) -> None:
+        """Connect the ranks."""
+        super().setup_environment()
+        start_horovod(self.topology, hvd)
+        rank_zero_only.rank = self.global_rank
+
+    def setup(self, trainer: pl.Trainer) -> None:
+        """Move the model, then create optimizers and gradient hooks."""
+        super().setup(trainer)
+        if trainer.state.fn == TrainerFn.FITTING:
+            self.update_trainable()
+
+    def model_to_device(self) -> None:
+        """Move the model to this rank's device, and broadcast rank 0's state. Raises ConfigError for torch's SyncBatchNorm."""
+        assert self.model
+        refuse_torch_sync_batchnorm(self.model, self._layer_sync is not None)
+        if self.root_device.type == "cuda":
+            torch.cuda.set_device(self.root_device)
+        self.model.to(self.root_device)
+        self._broadcast_state([*self.model.named_parameters(), *self.model.named_buffers()])
+        # with torch.distributed, torchmetrics would silently keep the numbers of one rank
+        for metric in (m for m in self.model.modules() if isinstance(m, Metric)):
+            metric.distributed_available_fn = lambda: self.world_size > 1
+            metric.dist_sync_fn = self._gather_ragged
+
+    def on_validation_start(self) -> None:
+        """Send rank 0's buffers to all ranks: during training they differ (BatchNorm)."""
+        assert self.model
+        self._broadcast_state(list(self.model.named_buffers()))
+
+    def teardown(self) -> None:
+        """Remove the hooks from the model."""
+        for hook in self.hooks:
+            hook.remove()
+        for known in (self.hooks, self.names, self.pending):
+            known.clear()
+        super().teardown()
+
+    def _broadcast_state(self, state: list[tuple[str, Tensor]]) -> None:
+        if self.world_size == 1:
+            return
+        with self._collective():
+            sent = [(tensor, to_sendable(tensor), name) for name, tensor in state]
+            handles = [hvd.broadcast_async_(packed, 0, name=f"state.{name}") for _, packed, name in sent]
+            for (tensor, packed, _), handle in zip(sent, handles, strict=True):
+                hvd.synchronize(handle)
+                if packed.data_ptr() != tensor.data_ptr():
+                    tensor.copy_(packed)
+
+    # --- gradients ----------------------------------------------------------------------------------------------
+
+    def update_trainable(self) -> None:
+        """Average also the gradients of newly trainable parameters. All ranks must call this."""
+        assert self.model
+        named = [*self.model.named_parameters()] if self.world_size > 1 else []
+        for name, p in named:
             if p.requires_grad and p not in self.names:
                 self.names[p] = name
                 self.hooks.append(p.register_post_accumulate_grad_hook(self._on_gradient))
-        self.frozen = {p: name for name, p in module.named_parameters() if p not in self.names}
+        self.frozen = {p: name for name, p in named if p not in self.names}
 
-    def finish(self) -> None:
-        """Wait until all gradients are averaged, after the backward pass."""
-        if not self.active:
+    def post_backward(self, closure_loss: Tensor) -> None:
+        """Wait until all gradients are averaged, which started during the backward pass."""
+        super().post_backward(closure_loss)
+        if not self.sends:
             return
-        for parameter in self.names:
-            if parameter not in self.pending and parameter.requires_grad:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                self._send(parameter)
-        for parameter in list(self.pending):
-            self._receive(parameter)
+        with explain_lost_ranks(self.topology):
+            for parameter in self.names:
+                if parameter not in self.pending and parameter.requires_grad:
+                    if parameter.grad is None:
+                        parameter.grad = torch.zeros_like(parameter)
+                    self._send(parameter)
+            for parameter in list(self.pending):
+                self._receive(parameter)
 
     @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Only accumulate gradients on this rank within the block."""
-        self.active = False
+    def block_backward_sync(self) -> Iterator[None]:
+        """Send nothing within the block, for all but the last batch of an accumulation."""
+        self.sends = False
         try:
             yield
         finally:
-            self.active = True
-
-    def close(self) -> None:
-        """Remove the hooks from the module."""
-        for hook in self.hooks:
-            hook.remove()
-        self.pending.clear()
+            self.sends = True
 
     def _on_gradient(self, parameter: Tensor) -> None:
-        if not self.active:
+        if not self.sends:
             return
         if parameter in self.pending:
             raise ConfigError(
@@ -139,106 +198,6 @@ class GradientExchange:
         if average.data_ptr() != gradient.data_ptr():
             gradient.copy_(average)
 
-
-class HorovodStrategy(StrategyHooks, ParallelStrategy):
-    """Data parallelism over ranks that are already running, with one device each."""
-
-    strategy_name = "horovod"
-    is_distributed = True  # else Lightning does not reduce what `self.log(..., sync_dist=True)` logs
-
-    def __init__(
-        self, topology: Topology, device: torch.device, compression: str = "none", **options: Any
-    ) -> None:
-        environment = TopologyEnvironment(topology)
-        super().__init__(
-            parallel_devices=node_devices(topology, device), cluster_environment=environment, **options
-        )
-        self.topology, self.compression = topology, compression
-        self.exchange: GradientExchange | None = None
-
-    @property
-    def root_device(self) -> torch.device:
-        """The device of this rank."""
-        assert self.parallel_devices
-        return self.parallel_devices[self.local_rank]
-
-    # --- set-up -------------------------------------------------------------------------------------------------
-
-    def setup_environment(self) -> None:
-        """Connect the ranks."""
-        super().setup_environment()
-        start_horovod(self.topology, hvd)
-        rank_zero_only.rank = self.global_rank
-
-    def setup(self, trainer: pl.Trainer) -> None:
-        """Move the model, then create optimizers and gradient hooks."""
-        super().setup(trainer)
-        if trainer.state.fn == TrainerFn.FITTING and self.world_size > 1:
-            assert self.model
-            self.exchange = GradientExchange(self.model, self.compression)
-
-    def model_to_device(self) -> None:
-        """Move the model to this rank's device, and broadcast rank 0's state. Raises ConfigError for torch's SyncBatchNorm."""
-        assert self.model
-        refuse_torch_sync_batchnorm(self.model, self._layer_sync is not None)
-        if self.root_device.type == "cuda":
-            torch.cuda.set_device(self.root_device)
-        self.model.to(self.root_device)
-        self._broadcast_state([*self.model.named_parameters(), *self.model.named_buffers()])
-        # with torch.distributed, torchmetrics would silently keep the numbers of one rank
-        for metric in (m for m in self.model.modules() if isinstance(m, Metric)):
-            metric.distributed_available_fn = lambda: self.world_size > 1
-            metric.dist_sync_fn = self._gather_ragged
-
-    def on_validation_start(self) -> None:
-        """Send rank 0's buffers to all ranks: during training they differ (BatchNorm)."""
-        assert self.model
-        self._broadcast_state(list(self.model.named_buffers()))
-
-    def teardown(self) -> None:
-        """Remove the hooks from the model."""
-        if self.exchange:
-            self.exchange.close()
-        self.exchange = None
-        super().teardown()
-
-    def _broadcast_state(self, state: list[tuple[str, Tensor]]) -> None:
-        if self.world_size == 1:
-            return
-        with self._collective():
-            sent = [(tensor, to_sendable(tensor), name) for name, tensor in state]
-            handles = [hvd.broadcast_async_(packed, 0, name=f"state.{name}") for _, packed, name in sent]
-            for (tensor, packed, _), handle in zip(sent, handles, strict=True):
-                hvd.synchronize(handle)
-                if packed.data_ptr() != tensor.data_ptr():
-                    tensor.copy_(packed)
-
-    # --- gradients ----------------------------------------------------------------------------------------------
-
-    def update_trainable(self) -> None:
-        """Average also the gradients of newly trainable parameters. All ranks must call this."""
-        if self.exchange and self.model:
-            self.exchange.add_parameters(self.model)
-
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Raise ConfigError for a parameter that became trainable within an epoch."""
-        super().on_train_batch_start(batch, batch_idx)
-        if self.exchange and (names := [n for p, n in self.exchange.frozen.items() if p.requires_grad]):
-            raise late_unfreeze_error(names, self.lightning_module, batch_idx)
-
-    def post_backward(self, closure_loss: Tensor) -> None:
-        """Wait for the averaging that started during the backward pass."""
-        super().post_backward(closure_loss)
-        if self.exchange:
-            with explain_lost_ranks(self.topology):
-                self.exchange.finish()
-
-    @contextmanager
-    def block_backward_sync(self) -> Iterator[None]:
-        """Send nothing within the block, for all but the last batch of an accumulation."""
-        with self.exchange.pause() if self.exchange else nullcontext():
-            yield
-
     # --- collectives --------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -247,12 +206,11 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
         with torch.inference_mode(False), torch.no_grad(), explain_lost_ranks(self.topology):
             yield
 
-    def barrier(self, name: str | None = None) -> None:
-        """Wait for all ranks, except after a checkpoint."""
-        with self.keep_handlers(name):
-            if self.world_size > 1 and name != AFTER_SAVE:
-                with self._collective():
-                    hvd.allreduce(torch.zeros(1), name="barrier")
+    def wait_for_ranks(self, name: str | None) -> None:
+        """Wait for all ranks."""
+        if self.world_size > 1:
+            with self._collective():
+                hvd.allreduce(torch.zeros(1), name="barrier")
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         """Send any object that can be pickled from rank `src` to all ranks."""
