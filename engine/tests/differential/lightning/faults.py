@@ -6,21 +6,20 @@ from lightning.pytorch.trainer.connectors.data_connector import _DataConnector
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from torch.utils.data import DataLoader
 
-from train_anywhere.training.lightning import run as engine
+from train_anywhere.training.lightning.fit import LightningTraining
 
 
 def hook_out_of_order() -> None:
     """Call `setup("test")` of a data module before the training."""
-    make = engine.make_module
+    make = LightningTraining.make_model
 
-    def make_module(*arguments: Any) -> Any:
-        made = make(*arguments)
-        source = made.loaders.source
-        if not isinstance(source, type(made.module)):
-            source.setup("test")
-        return made
+    def make_model(self: LightningTraining, data: Any) -> Any:
+        module = make(self, data)
+        if self.loaders.source is not module:
+            self.loaders.source.setup("test")
+        return module
 
-    engine.make_module = make_module
+    LightningTraining.make_model = make_model  # type: ignore[method-assign]
 
 
 def mean_ignores_rows() -> None:
