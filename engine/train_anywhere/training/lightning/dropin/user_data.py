@@ -230,8 +230,8 @@ class Place:
             with random_states.preserve():
                 ahead = self._skip(batches, saved)
         yield from ahead
-        several, endless = self.trainer.world_size > 1, sized_len(self.loader) is None
-        agrees = several and endless and not takes_iterator(self.trainer)
+        agrees = self.trainer.world_size > 1 and sized_len(self.loader) is None
+        agrees = agrees and not takes_iterator(self.trainer)
         while True:
             self.loaders.between()
             if self.loaders.reads_ahead:
