@@ -50,20 +50,13 @@ def submission(nodes: int, folder: Path) -> int | None:
 
 
 def host_lists(nodes: int, folder: Path) -> int | None:
-    """Read the place of a rank and the hosts of all others from Slurm's variables."""
+    """Read the place of a rank and the hosts of all others from the variables of a job."""
     from train_anywhere.distributed.discover import discover
 
-    place = {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NODEID": "0", "SLURM_STEP_ID": "0"}
-    lists = {
-        "SLURM_STEP_NODELIST": f"n[00001-{nodes:05}]",
-        "SLURM_STEP_TASKS_PER_NODE": f"{RANKS}(x{nodes})",
-    }
-    sizes = {
-        "SLURM_STEP_NUM_TASKS": str(nodes * RANKS),
-        "SLURM_STEP_NUM_NODES": str(nodes),
-        "SLURM_JOB_ID": "1",
-    }
-    topology = discover({**place, **lists, **sizes, "MASTER_PORT": "29500"})
+    place = {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_STEP_ID": "0", "MASTER_PORT": "29500"}
+    sizes = {"SLURM_STEP_NUM_TASKS": str(nodes * RANKS), "SLURM_STEP_NUM_NODES": str(nodes)}
+    hosts = ",".join(f"n{number:05}:{RANKS}" for number in range(1, nodes + 1))
+    topology = discover({**place, **sizes, "TRAIN_HOSTS": hosts, "MASTER_ADDR": "n00001"})
     assert len(topology.layout()) == nodes
     return None
 
@@ -73,7 +66,7 @@ def tf_config_workers(nodes: int, folder: Path) -> int | None:
     from train_anywhere.distributed.network.addresses import tf_config
     from train_anywhere.distributed.topology import Topology
 
-    lists = {"node_list": f"n[00001-{nodes:05}]", "tasks_per_node": f"{RANKS}(x{nodes})"}
+    lists = {"hosts": tuple((f"n{number:05}", RANKS) for number in range(1, nodes + 1))}
     place = {"world_size": nodes * RANKS, "local_world_size": RANKS, "nodes": nodes}
     return len(tf_config(Topology(**place, coordinator_port=29500, **lists)))  # type: ignore[arg-type]
 

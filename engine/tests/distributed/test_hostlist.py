@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from train_anywhere.distributed.topology import expand_hosts, expand_tasks
+from train_anywhere.distributed.topology import expand_hosts, fold_hosts, ranges
 from train_anywhere.errors import TopologyError
 
 # As printed by Slurm 22.05.
@@ -22,8 +22,10 @@ LISTS = {
 }  # fmt: skip
 
 
-def test_expand():
+def test_expand_and_fold():
     assert {hosts: expand_hosts(hosts) for hosts in LISTS} == LISTS
+    assert fold_hosts(["node3", "login", "gpu08", "gpu09", "gpu10", "gpu12"]) == "node3,login,gpu[08-10,12]"
+    assert ranges([0, 1, 2, 3, 7]) == "0-3,7" and ranges([]) == ""
 
 
 @pytest.mark.slurm
@@ -38,37 +40,30 @@ def test_scontrol_says_the_same(require, tmp_path, monkeypatch):
         assert shown.stdout.split() == names, shown.stderr
 
 
-def test_tasks():
-    expected = {"4": [4], "2,1": [2, 1], "2(x3),1": [2, 2, 2, 1], "7,1(x2)": [7, 1, 1]}
-    assert {tasks: expand_tasks(tasks) for tasks in expected} == expected
-
-
 # `scontrol show hostnames` refuses those with brackets too
 BAD = [
     "", "gpu[01-04", "a,,b", "gpu[]", "gpu[a-b]", "gpu]1[", "n[5-3]", "n[²]", "n[٣]", "n²", "größe", "n[1-2-3]",
 ]  # fmt: skip
 BAD += ["n[-1]", "a b", "a;b", "a/b", "$(id)", "n[1,]", "n[ 1]", f"n[{'9' * 5000}]"]
-BAD_TASKS = ["", "2(x", "two", "2,", "-1", "²", "٣", "2(x²)", "1" * 5000]
 
 
-def said(read, texts):
-    """Return the refusal of each refused string."""
+def refusals(lists):
+    """Return the refusal of each refused list."""
     found = {}
-    for text in texts:
+    for hosts in lists:
         try:
-            read(text)
+            expand_hosts(hosts)
         except TopologyError as refused:
-            found[text] = str(refused)
+            found[hosts] = str(refused)
     return found
 
 
 def test_each_bad_list_gets_one_sentence():
-    for read, texts in ((expand_hosts, BAD), (expand_tasks, BAD_TASKS)):
-        assert [text for text in texts if "such as" not in said(read, texts).get(text, "")] == []
+    assert [hosts for hosts in BAD if "such as" not in refusals(BAD).get(hosts, "")] == []
 
 
 def test_a_list_longer_than_any_job_is_refused_at_once():
-    hosts = ["n[0-99999999999]", "n[1-300]x[1-300]", "n[1-65536],m", "a[1-9999][1-9999][1-9999]"]
-    tasks = ["2(x99999)", "999999", "1(x65536),1"]
-    found = said(expand_hosts, hosts) | said(expand_tasks, tasks)
-    assert [text for text in hosts + tasks if "no job has more than 65536" not in found.get(text, "")] == []
+    long = ["n[0-99999999999]", "n[1-300]x[1-300]", "n[1-65536],m", "a[1-9999][1-9999][1-9999]"]
+    assert [
+        hosts for hosts in long if "no job has more than 65536" not in refusals(long).get(hosts, "")
+    ] == []

@@ -63,7 +63,7 @@ def test_horovod_cross_rank_counts_nodes_that_have_the_local_rank(
 ):
     t = Topology(
         rank=node_rank + local_rank, local_rank=local_rank, node_rank=node_rank, world_size=4,
-        local_world_size=local_world_size, nodes=3, node_list="a,b,c", tasks_per_node="1,2,1",
+        local_world_size=local_world_size, nodes=3, hosts=(("a", 1), ("b", 2), ("c", 1)),
     )  # fmt: skip
     variables = horovod_environment(t)
     assert (variables["HOROVOD_CROSS_RANK"], variables["HOROVOD_CROSS_SIZE"]) == cross

@@ -36,9 +36,9 @@ NEEDED = (
 Require = Callable[[object, str], None]
 
 
-def two_nodes(address: str, node_list: str = "") -> Topology:
+def two_nodes(address: str, *hosts: str) -> Topology:
     return Topology(
-        world_size=2, nodes=2, coordinator_address=address, node_list=node_list, tasks_per_node="1,1"
+        world_size=2, nodes=2, coordinator_address=address, hosts=tuple((host, 1) for host in hosts)
     )
 
 
@@ -86,7 +86,7 @@ def test_the_first_node_looks_for_another_one(monkeypatch: pytest.MonkeyPatch, r
     require(*NEEDED)
     monkeypatch.setattr(network, "ANYWHERE", "localhost")
     assert interface_to_others(two_nodes("localhost", "localhost")) is None
-    assert [interface_to_others(two_nodes("localhost", f"localhost,{OWN}"))] == NETWORK
+    assert [interface_to_others(two_nodes("localhost", "localhost", OWN))] == NETWORK
 
 
 def test_interfaces() -> None:

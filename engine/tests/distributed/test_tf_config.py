@@ -19,8 +19,7 @@ UNEVEN = Topology(
     coordinator_address="gpu01",
     coordinator_port=10000,
     launched_by="srun",
-    node_list="gpu[01-03]",
-    tasks_per_node="1,2,1",
+    hosts=(("gpu01", 1), ("gpu02", 2), ("gpu03", 1)),
 )
 
 
@@ -38,9 +37,6 @@ def test_tf_config_of_one_node_has_a_port_for_each_rank():
 
 def test_tf_config_refuses_a_node_that_is_elsewhere_in_the_list():
     here = os.uname().nodename.partition(".")[0]
-    hosts = f"{here},other"
-    t = Topology(
-        1, 0, 1, 2, 1, 2, "torchrun", launched_by="torchrun", node_list=hosts, tasks_per_node="1(x2)"
-    )
+    t = Topology(1, 0, 1, 2, 1, 2, "torchrun", launched_by="torchrun", hosts=((here, 1), ("other", 1)))
     with pytest.raises(TopologyError, match=f"made {here} node 1, which is other"):
         tf_config(t)

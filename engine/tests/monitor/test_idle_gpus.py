@@ -11,7 +11,7 @@ import pytest
 from engine.tests.monitor.nvidia import idle_gpus
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.features.idle import IdleWatch
+from train_anywhere.features.idle import IdleGpus, IdleWatch
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import dumps
 from train_anywhere.monitor.heartbeat import Heartbeat
@@ -48,20 +48,22 @@ class Samples:
     """Samples of a node whose ranks train, and its watch."""
 
     def __init__(self, run: RunDir, config: Config) -> None:
-        self.run, self.minute, self.rank = run, 0, Heartbeat()
+        self.run, self.config, self.minute, self.rank = run, config, 0, Heartbeat()
         self.rank.open(run, Topology())
         self.rank.enter("step")
         self.watch = IdleWatch(run, config, "one")
         run.monitor.mkdir(exist_ok=True)
 
-    def take(self, minutes: int, *uses: float | None) -> None:
-        """Take a sample each minute."""
+    def take(self, minutes: int, *uses: float | None, hosts: tuple[str, ...] = ("one",)) -> None:
+        """Take a sample of each host each minute."""
         for _ in range(minutes):
             self.minute += 1
             sample = {"time": 60 * self.minute} | {f"gpu{i}_use_percent": use for i, use in enumerate(uses)}
             gpus = [{"index": i} for i in range(len(uses))]
-            (self.run.monitor / "one.json").write_text(dumps({"gpus": gpus, "sample": sample}))
-            self.watch.poll(0.0)
+            for late, host in enumerate(hosts):
+                taken = {"gpus": gpus, "sample": {**sample, "time": sample["time"] + late}}
+                (self.run.monitor / f"{host}.json").write_text(dumps(taken))
+                self.watch.poll(0.0)
 
 
 @pytest.fixture
@@ -100,3 +102,17 @@ def test_times_without_samples_and_the_start_of_a_training_do_not_count(samples,
     assert not capsys.readouterr().out
     samples.take(1, 0, 0)
     assert "all 2 GPUs of one have" in capsys.readouterr().out
+
+
+def test_the_gpus_of_many_nodes_are_one_line(
+    samples: Samples, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their samples are of different times. Another node prints nothing."""
+    samples.watch = IdleWatch(samples.run, samples.config, "one", 31)
+    hosts = tuple(f"gpu{n:02}" for n in range(1, 32))
+    samples.take(40, 0, 0, hosts=hosts)
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1 and "watch: all 2 GPUs of gpu[01-31] have done nothing" in printed
+    monkeypatch.setenv("TRAIN_HOSTS", ",".join(f"{host}:2" for host in hosts))
+    feature = IdleGpus(samples.config)
+    assert [len(feature.node_services(samples.run, host)) for host in hosts[:3]] == [1, 0, 0]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine.tests.properties.cases import DIGITS, TEXT, bounded
 from train_anywhere.distributed.discover import discover, job_port, read_number, train_hosts
-from train_anywhere.distributed.topology import Topology, expand_hosts, expand_tasks
+from train_anywhere.distributed.topology import Topology, expand_hosts, fold_hosts
 from train_anywhere.errors import TopologyError
 
 NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
@@ -36,16 +36,6 @@ def test_any_text_is_a_list_of_hosts_or_refused(hosts: str) -> None:
     assert all(NAME.fullmatch(name) for name in names), names
 
 
-@bounded()
-@given(st.text(DIGITS | st.sampled_from("0123(x),-"), max_size=9))
-def test_any_text_is_a_list_of_tasks_or_refused(tasks: str) -> None:
-    try:
-        counts = expand_tasks(tasks)
-    except TopologyError:
-        return
-    assert tasks.isascii() and counts and all(c >= 0 for c in counts)
-
-
 @st.composite
 def host_lists(draw: st.DrawFn) -> tuple[str, list[str]]:
     """A list in Slurm's notation, and the names it means."""
@@ -66,6 +56,8 @@ def host_lists(draw: st.DrawFn) -> tuple[str, list[str]]:
 @given(host_lists())
 def test_a_list_of_hosts_is_read_as_it_was_written(pair: tuple[str, list[str]]) -> None:
     assert expand_hosts(pair[0]) == pair[1]
+    names = dict.fromkeys(pair[1])
+    assert sorted(expand_hosts(fold_hosts(names))) == sorted(names)
 
 
 @pytest.mark.slurm
@@ -88,11 +80,10 @@ def test_scontrol_reads_the_same(
 
 VARIABLES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-    "TORCHELASTIC_RUN_ID", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK",
-    "HOROVOD_CROSS_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_MCA_orte_num_nodes", "PMIX_SERVER_URI2", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_LOCALID",
-    "SLURM_NODEID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NODELIST",
-    "SLURM_TASKS_PER_NODE", "SLURM_JOB_NODELIST", "SLURM_JOB_ID", "TRAIN_HOSTS", "PBS_JOBID", "PBS_NODEFILE", "PMI_SIZE", "PMI_RANK",
+    "TORCHELASTIC_RUN_ID", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
+    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES",
+    "TRAIN_HOSTS", "PMI_SIZE", "PMI_RANK",
 )  # fmt: skip
 GROUPS = [
     [v for v in VARIABLES if v.startswith(p)] for p in ("", "RANK", "LOCAL", "HOROVOD", "OMPI", "SLURM")
@@ -137,11 +128,11 @@ def test_a_variable_is_a_whole_number_or_refused(value: str) -> None:
 @given(st.text(DIGITS | st.sampled_from("ab:,01"), max_size=8), st.integers(1, 4))
 def test_train_hosts_are_pairs_or_refused(value: str, ranks: int) -> None:
     try:
-        hosts, tasks = train_hosts({"TRAIN_HOSTS": value}, ranks)
+        hosts = train_hosts({"TRAIN_HOSTS": value}, ranks)
     except TopologyError as error:
         assert "TRAIN_HOSTS" in str(error)
         return
-    assert (hosts, tasks) == ("", "") or sum(expand_tasks(tasks)) == ranks
+    assert hosts == () or sum(count for _, count in hosts) == ranks
 
 
 @bounded()

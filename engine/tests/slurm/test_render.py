@@ -14,7 +14,7 @@ from train_anywhere.errors import ConfigError
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.slurm.script import render as renderer
 from train_anywhere.slurm.script.job import make_job
-from train_anywhere.slurm.script.render import log_path, option, ranges, render
+from train_anywhere.slurm.script.render import log_path, option, render
 
 
 def test_a_line_break_in_a_line_of_options_is_refused(scripts: Scripts) -> None:
@@ -70,11 +70,6 @@ def test_memory_per_cpu_is_a_line_of_the_script(scripts: Scripts) -> None:
     assert made.mem == 60 * 1024
     pbs = make_job(scripts.make_config("cluster=pbs", *words), "/run", "/run/code")
     assert f":mem={60 * 1024}mb" in render(pbs)
-
-
-def test_ranges() -> None:
-    assert ranges([0, 1, 2, 3, 7]) == "0-3,7"
-    assert ranges([]) == ""
 
 
 @pytest.mark.parametrize(("cluster", "may_requeue"), [("slurm", True), ("pbs", False)])

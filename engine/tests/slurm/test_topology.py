@@ -18,6 +18,7 @@ sys.stdout.write(json.dumps(dataclasses.asdict(discover())) + chr(10))
 """
 BIN = Path(sys.executable).parent
 TORCHRUN = f"{BIN}/torchrun --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 --no-python"
+MPIRUN = "mpirun --allow-run-as-root -x TRAIN_HOSTS -x MASTER_ADDR -x MASTER_PORT"
 EVEN, UNEVEN = ["--nodes=2", "--ntasks-per-node=2"], ["--nodes=2", "--ntasks=3", "--distribution=block"]
 TWO_TWO = [(0, 0, 0, 2), (1, 1, 0, 2), (2, 0, 1, 2), (3, 1, 1, 2)]
 TWO_ONE = [(0, 0, 0, 2), (1, 1, 0, 2), (2, 0, 1, 1)]
@@ -45,7 +46,7 @@ def submit(testbed: Testbed, folder: Path, options: list[str], command: str) -> 
         ("srun", EVEN, "srun", TWO_TWO),
         ("srun", UNEVEN, "srun", TWO_ONE),
         pytest.param("torchrun", EVEN, f"srun --ntasks-per-node=1 --ntasks=2 {TORCHRUN}", TWO_TWO, marks=pytest.mark.slow),
-        pytest.param("mpirun", UNEVEN, "mpirun --allow-run-as-root", TWO_ONE, marks=pytest.mark.mpi),
+        pytest.param("mpirun", UNEVEN, MPIRUN, TWO_ONE, marks=pytest.mark.mpi),
         ("none", EVEN, "", [(0, 0, 0, 1)]),
     ],
     ids=["srun 2x2", "srun 2+1", "torchrun", "mpirun 2+1", "batch shell"],
@@ -54,7 +55,9 @@ def submit(testbed: Testbed, folder: Path, options: list[str], command: str) -> 
 def test_real_ranks(testbed, shared_dir, require, launcher, options, command, places):
     if launcher == "mpirun":
         require(shutil.which("mpirun"), "apt-get install openmpi-bin")
-    text = submit(testbed, shared_dir, options, f"{command} {sys.executable} {shared_dir}/show.py")
+    hosts = ",".join(f"node{n + 1}:{sum(place[2] == n for place in places)}" for n in range(2))
+    job = f"export TRAIN_HOSTS={hosts} MASTER_ADDR=node1 MASTER_PORT=12000"  # as the batch script does
+    text = submit(testbed, shared_dir, options, f"{job}\n{command} {sys.executable} {shared_dir}/show.py")
     ranks = sorted(
         (json.loads(line) for line in text.splitlines() if line.startswith("{")), key=lambda t: t["rank"]
     )

@@ -1,21 +1,24 @@
 """The rank of this process and the hosts of the others, determined once at the start.
 
-Slurm's notation for hosts and tasks, `gpu[0012-0014,20]` and `2(x3),1`, is parsed in Python instead of by `scontrol show hostnames`, so
-that a rank starts no process. Leading zeros are part of a name. The syntax is that of Slurm's hostlist.c; the tests compare with scontrol.
+Slurm's notation for hosts, `gpu[0012-0014,20]`, is parsed in Python instead of by `scontrol show hostnames`. Leading zeros are part of a
+name. The syntax is that of Slurm's hostlist.c; the tests compare with scontrol.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from train_anywhere.errors import TopologyError
 
 ZERO_EXIT_LAUNCHERS = ("torchrun", "mpirun", "horovodrun")
 """Launchers that change any exit code but 0 and print a page about it. The batch script reads the state that rank 0 recorded."""
+
+EXAMPLE = "TRAIN_HOSTS=node1:2,node2:1 (host:ranks in the order of the ranks)"
+"""What a user has to export, for messages."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Topology:
         node_rank, nodes: number of this node, and number of nodes.
         coordinator_address, coordinator_port: host and port where rank 0 listens; port 0 for a single rank: any free one.
         launched_by: the launcher: one of `LAUNCHERS`, local or none.
-        node_list, tasks_per_node: the hosts and their ranks, in Slurm's notation; "" if the launcher does not pass them.
+        hosts: the hosts with their ranks, of several nodes; empty if they are not known.
     """
 
     rank: int = 0
@@ -40,8 +43,7 @@ class Topology:
     coordinator_address: str = "127.0.0.1"
     coordinator_port: int = 0
     launched_by: str = "none"
-    node_list: str = ""
-    tasks_per_node: str = ""
+    hosts: tuple[tuple[str, int], ...] = ()
 
     @property
     def rendezvous_port(self) -> int:
@@ -52,30 +54,22 @@ class Topology:
 
     def layout(self) -> list[tuple[str, int]]:
         """Return host and ranks of each node, in rank order. Raises TopologyError if unknown."""
-        if not self.node_list and self.nodes == 1:
+        if self.nodes == 1:
             return [(self.coordinator_address, self.world_size)]
-        hosts, tasks = expand_hosts(self.node_list or "unknown"), expand_tasks(self.tasks_per_node or "0")
-        if len(hosts) != len(tasks) or sum(tasks) != self.world_size:
+        if not self.hosts:
             raise TopologyError(
                 f"{self.launched_by} started {self.world_size} ranks on {self.nodes} nodes, but their hosts are "
-                f"{f'{self.node_list} with {self.tasks_per_node}' if self.node_list else 'unknown'}: export "
-                f"TRAIN_HOSTS=node1:2,node2:1 (host:ranks in the order of the ranks, {self.world_size} in "
-                "all)."
+                f"unknown: export {EXAMPLE}, {self.world_size} in all."
             )
-        return list(zip(hosts, tasks, strict=True))
-
-    def hosts(self) -> list[str]:
-        """Return the nodes in the order of their ranks. Only this one if the others are unknown."""
-        return expand_hosts(self.node_list) if self.node_list else [os.uname().nodename]
+        return [*self.hosts]
 
 
 MAX_HOSTS = 2**16
-"""Limit of names in one list, and of tasks on one node; the same as Slurm's MAX_RANGE."""
+"""Limit of names in one list, the same as Slurm's MAX_RANGE."""
 
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
-_TASKS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
 
 
 def expand_hosts(hosts: str) -> list[str]:
@@ -85,7 +79,8 @@ def expand_hosts(hosts: str) -> list[str]:
         pieces = _BRACKETS.split(part)  # text, ranges, text, ranges, ..., text
         bounds = [_bounds(ranges) for ranges in pieces[1::2]]
         counts = (sum(int(high) - int(low) + 1 for low, high in spans) for spans in bounds)
-        _refuse_long(hosts, len(names) + math.prod(counts))
+        if (count := len(names) + math.prod(counts)) > MAX_HOSTS:
+            raise TopologyError(f"'{hosts}' lists {count} entries, and no job has more than {MAX_HOSTS}.")
         numbers = [
             [f"{n:0{len(low)}}" for low, high in spans for n in range(int(low), int(high) + 1)]
             for spans in bounds
@@ -95,18 +90,6 @@ def expand_hosts(hosts: str) -> list[str]:
             found = [*others[::-1], last]
             names.append("".join(map("".join, itertools.zip_longest(pieces[::2], found, fillvalue=""))))
     return names
-
-
-def expand_tasks(tasks: str) -> list[int]:
-    """Return the tasks of each node: `2(x3),1` gives [2, 2, 2, 1]."""
-    counts: list[int] = []
-    for part in tasks.split(","):
-        found = _TASKS.fullmatch(part)
-        if not found:
-            raise TopologyError(f"'{tasks}' is not a list of tasks per node such as 2(x3),1.")
-        _refuse_long(tasks, max(int(found[1]), len(counts) + int(found[2] or 1)))
-        counts += [int(found[1])] * int(found[2] or 1)
-    return counts
 
 
 def _split(hosts: str) -> list[str]:
@@ -128,6 +111,25 @@ def _bounds(text: str) -> list[tuple[str, str]]:
     return bounds
 
 
-def _refuse_long(text: str, count: int) -> None:
-    if count > MAX_HOSTS:
-        raise TopologyError(f"'{text}' lists {count} entries, and no job has more than {MAX_HOSTS}.")
+def ranges(numbers: Iterable[int], digits: int = 1) -> str:
+    """Format numbers as in Slurm's lists: 0-3,7."""
+    spans: list[list[int]] = []
+    for n in sorted(numbers):
+        if spans and n == spans[-1][1] + 1:
+            spans[-1][1] = n
+        else:
+            spans.append([n, n])
+    return ",".join("-".join(f"{n:0{digits}}" for n in dict.fromkeys(span)) for span in spans)
+
+
+def fold_hosts(names: Iterable[str]) -> str:
+    """Return a list of names as Slurm shortens it, such as `gpu[01-31],login`, by their last numbers."""
+    groups: dict[tuple[str, str, int], list[int]] = {}
+    for name in names:
+        head, number, end = re.fullmatch(r"(.*?)(\d*)(\D*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
+        groups.setdefault((head, end, len(number)), []).append(int(number or 0))
+    folded = {key: ranges(found, key[2]) if key[2] else "" for key, found in groups.items()}
+    return ",".join(
+        f"{head}[{text}]{end}" if re.search("[-,]", text) else f"{head}{text}{end}"
+        for (head, end, _), text in folded.items()
+    )

@@ -21,7 +21,7 @@ from train_anywhere.job.requeue import ANSWER_S, JobQueue, end_after_death, is_f
 from train_anywhere.job.restart import Nodes
 from train_anywhere.job.running_ranks import NodeSteps, RankLauncher, spawn
 from train_anywhere.job.supervisor import RankPlace, Signals, StoppedAtStart, Supervisor
-from train_anywhere.runs.attempts import STARTED, next_start, running_job, start_of_job
+from train_anywhere.runs.attempts import STARTED, next_start, running_job
 
 CLOSE_S = 5.0
 """Seconds for the processes from which ranks were forked to end."""
@@ -91,16 +91,6 @@ class JobRanks(RankPlace):
         counted = os.environ.get("SLURM_RESTART_COUNT") or 0 if self.steps.slurm else 0
         self._restarts = int(counted if options.restarts is None else options.restarts) + (options.slot or 0)
 
-    @property
-    def start_id(self) -> str:
-        """The id of this start of the ranks."""
-        return start_of_job(self.environ)
-
-    @property
-    def several(self) -> bool:
-        """True if there are several ranks."""
-        return self.options.ranks > 1 or (self.options.uneven or len(self.steps.hosts)) > 1
-
     def explain(self, name: str) -> str:
         """Return USR1 if this job will return to the queue after a signal, else TERM."""
         return self.queue.explain(name)
@@ -163,10 +153,10 @@ class JobRanks(RankPlace):
     def _place_ranks(self, number: int) -> None:
         """Set the variables with which the ranks find each other. Raises Stopped."""
         o, hosts = self.options, self.list_hosts()
+        self.several = o.ranks > 1 or (o.uneven or len(hosts)) > 1
         listed = self._ask_places() if o.uneven else ",".join(f"{host}:{o.ranks}" for host in hosts)
-        if (
-            self.steps.elastic
-        ):  # for mpirun: Slurm's variables still name the nodes with which the job started
+        # for mpirun: Slurm's variables still name the nodes with which the job started
+        if self.steps.elastic:
             names, count = ",".join(hosts), str(len(hosts))
             self.environ |= {"SLURM_NNODES": count, "SLURM_JOB_NUM_NODES": count}
             self.environ |= {"SLURM_NODELIST": names, "SLURM_JOB_NODELIST": names}
@@ -182,21 +172,16 @@ class JobRanks(RankPlace):
     def _ask_places(self) -> str:
         """Return the nodes with their ranks, as Slurm distributes them."""
         o, found, refusals = self.options, list[str](), set[str]()
-        # the options of the launcher that place the ranks
+        # the options of the launcher that place the ranks; of two --distribution the last counts
         words = [w for w in o.command if w.startswith(("--distribution=", "--nodelist="))]
-        nodes, cpus = len(self.steps.hosts), o.cpus_per_task
-        step = [
-            "srun",
-            *words,
-            f"--nodes={nodes}",
+        size = [
+            f"--nodes={len(self.steps.hosts)}",
             f"--ntasks={o.uneven}",
-            f"--cpus-per-task={cpus}",
-            "--export=ALL",
+            f"--cpus-per-task={o.cpus_per_task}",
         ]
+        step = ["srun", "--distribution=block", *words, *size, "--export=ALL"]
         if o.gpus:  # of mpirun, whose own srun starts only on the other nodes, with SLURM_GPUS
             step.append(f"--gpus={o.gpus}")
-        if not any(w.startswith("--distribution=") for w in words):
-            step.append("--distribution=block")
 
         def ask() -> bool:
             self.signals.wait(0)

@@ -29,6 +29,7 @@ from train_anywhere.runs.attempts import (
     extend_newest,
     read_claim,
     running_job,
+    start_of_job,
     was_killed,
 )
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
@@ -78,7 +79,7 @@ class RankPlace(ABC):
         retries: `cluster.retries`; None if the ranks never start again.
         requeues: whether a job can be requeued.
         code: the exit code of the job, None as long as it is not known.
-        ranks: number of ranks, which a job may not know.
+        several: whether there are several ranks.
     """
 
     run: RunDir
@@ -86,18 +87,8 @@ class RankPlace(ABC):
     announces = requeues = False
     retries: int | None = None
     code: int | None = 0
+    several = False
     environ: dict[str, str]
-    ranks = 1
-
-    @property
-    def several(self) -> bool:
-        """True if there are several ranks."""
-        return self.ranks > 1
-
-    @property
-    def start_id(self) -> str:
-        """The id of this start of the ranks, as `features/hangs/stacks.py` writes it."""
-        return "local/0"
 
     @abstractmethod
     def start(self, number: int) -> Ranks:
@@ -154,11 +145,6 @@ class Signals:
         """Note a signal that this process got."""
         self.numbers.append(number)
         self._new.append(signal.Signals(number).name)
-
-    @property
-    def first(self) -> str:
-        """The first signal that this process got, or ""."""
-        return signal.Signals(self.numbers[0]).name if self.numbers else ""
 
     def note(self, name: str) -> None:
         """Note a signal that something else has reported."""
@@ -245,7 +231,6 @@ class Supervisor:
     """The supervisor of the ranks of a run.
 
     Attributes:
-        requested: the signal that asked to stop; empty if none did.
         ended: exit code of the launcher at the last start; None if the ranks did not start.
         hung: whether the ranks were killed because they hung, and saved no checkpoint.
         reason: the first cause of the failure of the last start; empty if it did not fail, or the cause is not known.
@@ -259,11 +244,6 @@ class Supervisor:
         self._starts, self._reached, self._used, self._seen = 0, -1, 0, 0.0
         # whether a signal has ended the first rank, rank 0 has recorded the failure, and checkpoints may be left on a node's disk
         self._killed = self._recorded = self._left_files = False
-
-    @property
-    def requested(self) -> str:
-        """The signal that asked to stop."""
-        return self.signals.requested
 
     def supervise(self) -> int:
         """Start the ranks until the run ends or must stop (`STOPPED`), and return the code."""
@@ -296,13 +276,13 @@ class Supervisor:
             # where the ranks of this machine hung, the monitor is not started again
             hung = self.hung and self.place.announces
             final = code != STOPPED if hung else self.hung or code == STOPPED
-            if code == 0 or final or complete or self.requested or self.place.retries is None:
+            if code == 0 or final or complete or self.signals.requested or self.place.retries is None:
                 return code
             decided = self._decide(code)
             self.signals.wait(0)
             # a stop that was requested meanwhile: the next start of the job continues
-            if decided or self.requested:
-                return STOPPED if decided == STOPPED or self.requested else code
+            if decided or self.signals.requested:
+                return STOPPED if decided == STOPPED or self.signals.requested else code
             self.note_end()
             number += 1
 
@@ -311,12 +291,12 @@ class Supervisor:
         before = len(self.read_info().get(ATTEMPTS) or [])
         try:
             self.signals.wait(0)
-            if self.requested:
+            if self.signals.requested:
                 raise StoppedAtStart
             ranks = self.place.start(number)
         except StoppedAtStart:
             self.ended = None
-            print(f"Asked to stop ({self.requested}) before the ranks were started.", flush=True)
+            print(f"Asked to stop ({self.signals.requested}) before the ranks were started.", flush=True)
             return STOPPED
         code = self._wait(ranks, before)
         self._seen = ranks.failed_at or time.time()
@@ -345,7 +325,7 @@ class Supervisor:
                     ranks.pass_on(passed := meaning)
                     # ranks that have begun handle it; a second one could kill a rank that is exiting
                     repeat = math.inf if self._begun(before) else time.monotonic() + REPEAT_S
-                elif shown == self.requested == "Ctrl-C":
+                elif shown == self.signals.requested == "Ctrl-C":
                     ranks.stop()
             if time.monotonic() >= repeat:
                 repeat = math.inf
@@ -365,9 +345,9 @@ class Supervisor:
     def _judge(self, code: int, ranks: Ranks, before: int) -> int:
         """Record the end of this start, and return its exit code."""
         self.ended, self.reason, self._killed, self._recorded = code, "", False, False
-        self.hung = was_killed(self.run, self.place.start_id)
+        self.hung = was_killed(self.run, start_of_job(self.place.environ))
         info, ranks_of_program = self.read_info(), self.place.program and self.place.several
-        begun, requested = self._begun(before, info), bool(self.requested)
+        begun, requested = self._begun(before, info), bool(self.signals.requested)
         end = End(code, info.get("state"), begun, requested, self.hung, ranks_of_program)
         verdict = end.judge()
         code = STOPPED if verdict == "stopped" else code
@@ -380,7 +360,7 @@ class Supervisor:
 
     def _end_without_record(self, ranks_of_program: bool) -> int:
         """Record the end of ranks that all exited with 0 without recording it."""
-        if ranks_of_program and self.requested:
+        if ranks_of_program and self.signals.requested:
             return STOPPED
         with suppress(OSError, CheckpointError):
             if ranks_of_program or self.place.program:

@@ -12,7 +12,7 @@ from typing import IO
 
 from train_anywhere.config.checks.strategy_table import LAUNCHERS
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.discover import discover
+from train_anywhere.distributed.discover import find_launcher
 from train_anywhere.distributed.layout import Layout
 from train_anywhere.distributed.network.addresses import free_port, node_name
 from train_anywhere.errors import INTERRUPTED, NOT_FINITE, STOPPED, ConfigError, ProjectError
@@ -210,10 +210,10 @@ def refuse_nested_launch() -> None:
     Raises:
         ConfigError: this process already is one rank of several.
     """
-    topology = discover()
-    if topology.world_size > 1:
+    launcher, rank, world_size = find_launcher(os.environ)
+    if world_size > 1:
         raise ConfigError(
-            f"this process was started as rank {topology.rank} of {topology.world_size} by {topology.launched_by}, but the "
+            f"this process was started as rank {rank} of {world_size} by {launcher}, but the "
             f"project starts its ranks itself: run the command once, with launch={'|'.join(LAUNCHERS)} inside "
             "a job, or trainer.devices=N on one machine."
         )

@@ -11,16 +11,14 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
+from train_anywhere.distributed import programs
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.errors import TopologyError, listed
+from train_anywhere.errors import SchedulerError, TopologyError, listed
 
 try:
     import psutil
 except ImportError:  # in a container
     psutil = None  # type: ignore[assignment]
-
-from train_anywhere.distributed import programs
-from train_anywhere.errors import SchedulerError
 
 LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 """Name of the loopback interface on Linux and macOS."""
@@ -60,7 +58,7 @@ def addresses(hosts: Sequence[str]) -> dict[str, str]:
 
 def interface_to_others(topology: Topology) -> str | None:
     """Return the network interface through which this node reaches the others, if known."""
-    known = addresses([topology.coordinator_address, *topology.hosts()[:2]])
+    known = addresses([topology.coordinator_address, *dict(topology.hosts[:2])])
     found = (interface_towards(address) for address in (*known.values(), ANYWHERE))
     return next((name for name in found if name not in (None, LOOPBACK_INTERFACE)), None)
 

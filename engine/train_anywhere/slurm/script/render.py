@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from train_anywhere.config.paths import is_on_node, make_absolute
+from train_anywhere.distributed.topology import ranges
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
 from train_anywhere.files.root import BARE
@@ -237,17 +238,6 @@ def variable(text: str) -> str:
 def folder(path: str) -> str:
     """Quote a folder for the shell. One on the node's disk keeps its variable."""
     return f'"{variable(path)}"' if is_on_node(path) else shlex.quote(str(make_absolute(path)))
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Format numbers as in Slurm's lists: 0-3,7."""
-    parts: list[list[int]] = []
-    for n in sorted(numbers):
-        if parts and n == parts[-1][1] + 1:
-            parts[-1][1] = n
-        else:
-            parts.append([n, n])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
 def pyxis_options(image: str, mounts: Sequence[str], folder: str) -> str:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from train_anywhere.distributed.topology import ranges
 from train_anywhere.errors import CheckpointError, SubmitError, listed
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen, refuse_links
@@ -15,7 +16,6 @@ from train_anywhere.runs.reopen.trust import refuse_foreign_script
 from train_anywhere.runs.summary import resume_command
 from train_anywhere.slurm.rules.local_rules import is_lost
 from train_anywhere.slurm.script import clean_environment
-from train_anywhere.slurm.script.render import ranges
 from train_anywhere.slurm.status import find_runs, local_runs
 from train_anywhere.slurm.status.dependency import find_dependency
 from train_anywhere.slurm.status.find_runs import RunEntry

@@ -153,7 +153,7 @@ def test_slurm_places_in_the_order_of_the_ranks(monkeypatch: pytest.MonkeyPatch)
 
     topology = Topology(
         rank=2, world_size=3, local_world_size=1, node_rank=1, nodes=2, coordinator_address="node9",
-        coordinator_port=5000, launched_by="srun", node_list="node[9-10]", tasks_per_node="2,1",
+        coordinator_port=5000, launched_by="srun", hosts=(("node9", 2), ("node10", 1)),
     )  # fmt: skip
     monkeypatch.setenv("SLURM_PROCID", "2")
     resolver = cluster_resolver(topology, gpus=0)
