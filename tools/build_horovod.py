@@ -25,14 +25,23 @@ from hashlib import sha256
 from importlib import util
 from pathlib import Path
 
-from train_anywhere.distributed.packages import (
-    HOROVOD_VERSION,
-    METADATA_KEY,
-    horovod_version,
-    installed_frameworks,
-    installed_horovod,
-)
+from train_anywhere.distributed.packages import METADATA_KEY, installed_frameworks, installed_horovod
 from train_anywhere.errors import REFUSED, ProjectError
+
+HOROVOD_VERSION = "0.28.1"  # the last release (2023)
+
+_SHORT = {"torch": "torch", "tensorflow": "tf"}
+
+
+def horovod_version(frameworks: dict[str, str], flavours: tuple[str, ...] = ()) -> str:
+    """Return the version of the build for frameworks and flavours (`openmpi4.1.4`, `nccl`).
+
+    The part after `+` follows the rules for local versions (packaging.python.org, version specifiers): lower case, separated by dots,
+    numbers without leading zeros; `2.6.0a0+nv25.01` becomes `2.6.0a0.nv25.1`.
+    """
+    parts = [_SHORT[name] + frameworks[name] for name in _SHORT if name in frameworks]
+    segments = re.split(r"[^a-z0-9]+", ".".join([*parts, *flavours]).lower())
+    return HOROVOD_VERSION + "+" + ".".join(str(int(s)) if s.isdigit() else s for s in segments)
 
 
 class BuildError(ProjectError):

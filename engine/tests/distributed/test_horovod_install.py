@@ -9,15 +9,11 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from tools.build_horovod import HOROVOD_VERSION, horovod_version
 from tools.testing.frameworks import FIRST
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed import packages
-from train_anywhere.distributed.packages import (
-    HOROVOD_VERSION,
-    framework_problem,
-    horovod_problem,
-    horovod_version,
-)
+from train_anywhere.distributed.packages import framework_problem, horovod_problem
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.testing.plugin import FRAMEWORKS
 from train_anywhere.training.preflight import CHECKS

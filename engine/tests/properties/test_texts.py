@@ -27,7 +27,6 @@ from train_anywhere.monitor import heartbeat
 from train_anywhere.search.space import make_space
 from train_anywhere.slurm.script import units
 from train_anywhere.slurm.status import find_runs
-from train_anywhere.slurm.status.show_logs import rank_of
 
 MOST = 1000
 
@@ -185,13 +184,6 @@ def test_any_text_is_a_rank_or_refused(text: str) -> None:
         assert read_rank(text) == int(text)
     except argparse.ArgumentTypeError as error:
         assert "not a rank" in str(error)
-
-
-@bounded()
-@given(TEXT, st.integers(1, 10**6))
-def test_the_rank_of_a_line_is_read_back(line: str, rank: int) -> None:
-    assert rank_of(f"[rank {rank}] {line}") == rank
-    assert rank_of(f"[rank {'1' * 5000}] {line}") == 0
 
 
 WRITTEN = heartbeat._LAYOUT.size

@@ -163,11 +163,12 @@ def test_torchrun_in_a_pbs_job_is_told_to_stop(testbed_for: Callable[..., Testbe
 
 
 def of_rank(login: Login, rank: int) -> list[str]:
-    """Return the start of each line about a rank's place that `logs --rank` prints."""
+    """Return the start of each line of a rank about its place."""
+    lines = [line.partition(": local rank") for line in login.jobs("logs").splitlines()]
     return [
-        line.partition(": local rank")[0]
-        for line in login.jobs("logs", "--rank", str(rank)).splitlines()
-        if "local rank" in line
+        start
+        for start, found, _ in lines
+        if found and (f"[rank {rank}] " in start or not (rank or "[rank" in start))
     ]
 
 

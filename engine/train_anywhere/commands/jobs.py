@@ -6,7 +6,7 @@
     python src/jobs.py diff     RUN RUN                     show what differs: configuration, code, environment, results
     python src/jobs.py plot     RUN... --metric val/acc --out fig.pdf   draw a metric of runs; needs matplotlib
     python src/jobs.py report   [RUN]                       write its report.html, for a browser; of a sweep, the page of its members
-    python src/jobs.py logs     [RUN] [-f] [--rank N]       show its output; -f follows it until the job ends
+    python src/jobs.py logs     [RUN] [-f]                  show its output; -f follows it until the job ends
     python src/jobs.py save     [RUN] [--stop]              write a checkpoint now; --stop then ends the run
     python src/jobs.py debug    [RUN] [--rank N]            show where its ranks are: their stacks
     python src/jobs.py shell    [RUN] [--node N]            open a shell in its job, next to the ranks
@@ -226,10 +226,10 @@ def logs(parsed: Options) -> int:
     """Print the output of runs, or follow it."""
     found = _find(parsed)
     if not parsed.follow:
-        return for_each(found, lambda run: show_logs.show(run, len(found) > 1, parsed.rank))
+        return for_each(found, lambda run: show_logs.show(run, len(found) > 1))
     if trouble := next((run.trouble for run in found if run.trouble), ""):
         raise SubmitError(trouble)
-    show_logs.follow(found, parsed.rank)
+    show_logs.follow(found)
     return 0
 
 

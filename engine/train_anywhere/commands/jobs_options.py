@@ -84,11 +84,7 @@ OPTIONS: dict[str, list[Option]] = {
         option("--mode", choices=("min", "max"), help="which is better (default: checkpoint.mode)"),
         JSON,
     ],
-    "logs": [
-        NEWEST,
-        option("-f", "--follow", help="follow it until the job ends"),
-        option("--rank", type=read_rank, metavar="N", help="the output of this rank"),
-    ],
+    "logs": [NEWEST, option("-f", "--follow", help="follow it until the job ends")],
     "save": [NEWEST, option("--stop", help="then end the run; it can be resumed"), TIMEOUT],
     "debug": [NEWEST, option("--rank", type=read_rank, metavar="N", help="only this rank")],
     "shell": [

@@ -7,7 +7,6 @@ them and the flavours in the version, such as `0.28.1+NAME2.13.0.cpu.openmpi4.1.
 from __future__ import annotations
 
 import json
-import re
 from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
@@ -39,14 +38,11 @@ def cpu_build(framework: str) -> str:
     return f"{name} {versions[0]}" if versions and (name != "torch" or versions[0].endswith("+cpu")) else ""
 
 
-HOROVOD_VERSION = "0.28.1"  # the last release (2023)
-
 # several distributions have the same import name
 _DISTRIBUTIONS = {
     "torch": ("torch",),
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tf-nightly"),
 }
-_SHORT = {"torch": "torch", "tensorflow": "tf"}
 METADATA_KEY = {"torch": "pytorch", "tensorflow": "tensorflow"}  # in horovod/metadata.json
 
 
@@ -57,17 +53,6 @@ def installed_frameworks() -> dict[str, str]:
         if version := next(filter(None, map(_version, distributions)), None):
             found[name] = version
     return found
-
-
-def horovod_version(frameworks: dict[str, str], flavours: tuple[str, ...] = ()) -> str:
-    """Return the version of the build for frameworks and flavours (`openmpi4.1.4`, `nccl`).
-
-    The part after `+` follows the rules for local versions (packaging.python.org, version specifiers): lower case, separated by dots,
-    numbers without leading zeros; `2.6.0a0+nv25.01` becomes `2.6.0a0.nv25.1`.
-    """
-    parts = [_SHORT[name] + frameworks[name] for name in _SHORT if name in frameworks]
-    segments = re.split(r"[^a-z0-9]+", ".".join([*parts, *flavours]).lower())
-    return HOROVOD_VERSION + "+" + ".".join(str(int(s)) if s.isdigit() else s for s in segments)
 
 
 def installed_horovod() -> str | None:

@@ -73,7 +73,7 @@ def run_rank(run: RunDir | str | Path) -> int:
         if config.program:
             stop.reaction = "passing it on to the program."
             stop.watcher = None if topology.rank else parent  # `jobs.py cancel` signals rank 0
-        if topology.rank:  # `jobs.py logs --rank` reads this mark
+        if topology.rank:  # `[rank 3] `, by which users find them in the log
             mark_lines(f"[rank {topology.rank}] ")
         else:
             refuse_links(run)

@@ -16,9 +16,8 @@ JOBS = {
     "best {job} --metric val/f1 --mode max": "none of these 1 runs has measured val/f1 yet",
     "best {job} --metric val/acc --mode best": "invalid choice: 'best'",
     "best {job}": r"none of these runs has a checkpoint\.monitor; name a metric with --metric",
-    "logs {job} --rank x": "--rank: x is not a rank: they are numbered from 0",
-    "logs {job} --rank 99": "--rank 99: the log has no line of that rank",
-    "logs {run} -f --rank 3": "ran on this machine: what it printed went to its terminal",
+    "debug {job} --rank x": "--rank: x is not a rank: they are numbered from 0",
+    "logs {run} -f": "ran on this machine: what it printed went to its terminal",
     "resubmit {job} --failed --failde": "unrecognized arguments: --failde",
     "cancel {run} --trust": "unrecognized arguments: --trust",
 }

@@ -43,7 +43,8 @@ def problems(request: Request, elsewhere: bool = False) -> list[str]:
         if not (warn and rule in OF_SITE)
         for sentence in rule(request)
     ]
-    return found + feature_problems(request, elsewhere)
+    stages: tuple[features.Check, ...] = ("any", "job") if elsewhere else ("any", "job", "submission")
+    return found + features.problems(request.config, *stages, members=len(request.job.members or (0,)))
 
 
 def _rules(elsewhere: bool) -> tuple[Rule, ...]:
@@ -60,19 +61,14 @@ def _with_source(sentence: str, request: Request, way_out: str = "") -> str:
     return f"{sentence} Source: {source}{f' ({site.checked})' if site.checked else ''}{way_out}."
 
 
-def feature_problems(request: Request, elsewhere: bool = False) -> list[str]:
-    """Return the problems that features report about the configuration and the job."""
-    stages: tuple[features.Check, ...] = ("any", "job") if elsewhere else ("any", "job", "submission")
-    return features.problems(request.config, *stages, members=len(request.job.members or (0,)))
-
-
 def notes(request: Request, elsewhere: bool = False) -> list[str]:
     """Return what a user may ignore: refusals turned off by `cluster.check=warn`, advice, notes."""
     warn = request.config.cluster.check == "warn"
     rules = [rule for rule in _rules(elsewhere) if warn and rule in OF_SITE]
     refused = [_with_source(sentence, request) for rule in rules for sentence in rule(request)]
     advising = (*ADVICE, *(() if elsewhere else (local_rules.cpu_packages,)))
-    return refused + [sentence for rule in advising for sentence in rule(request)] + list(request.site.notes)
+    advice = [sentence for rule in advising for sentence in rule(request)]
+    return [*refused, *advice, *target_notes(request.config), *request.site.notes]
 
 
 def node_type(request: Request) -> Iterator[str]:
@@ -93,27 +89,14 @@ def node_type(request: Request) -> Iterator[str]:
 
 
 def size_of_node(request: Request) -> Iterator[str]:
-    """Report a job without GPUs that is larger than the nodes with GPUs, or CPUs and memory below the rules of thumb."""
+    """Report a job without GPUs that is larger than the nodes with GPUs."""
     job, node, cpus, mem = request.job, request.job.node, request.job.cpus_per_node, request.job.mem or 0
-    if not node:
+    if not node or job.gpus:
         return
-    most = units.megabytes(node.mem) if node.mem else None
-    if not job.gpus:
-        if cpus > (node.cpus or cpus) or mem > (most or mem):
-            yield (
-                f"the job needs {cpus} CPUs{f' and {units.short_size(mem)}' if mem else ''} on a node, more than the nodes with GPUs "
-                f"have that the preset of {request.cluster} lists; whether another node has them is not checked, and the scheduler decides."
-            )
-        return
-    if mem and node.gpu_mem and any(units.sizes(request.config.cluster).values()):
-        advised = 2 * units.megabytes(node.gpu_mem) * max(job.devices)
-        if mem < min(advised, most or 0):
-            yield f"{units.short_size(mem)} of memory is below the rule of thumb, twice the GPUs' memory ({units.short_size(advised)})."
-    possible = node.cpus // node.gpus if node.cpus else 0
-    if job.pack == 1 and job.cpus_per_task < min(5, possible):
+    if cpus > (node.cpus or cpus) or mem > (units.megabytes(node.mem) if node.mem else mem):
         yield (
-            f"{job.cpus_per_task} CPUs per GPU may starve the input pipeline: the rule of thumb is 5 or 6, "
-            f"and the node has {possible} per GPU."
+            f"the job needs {cpus} CPUs{f' and {units.short_size(mem)}' if mem else ''} on a node, more than the nodes with GPUs "
+            f"have that the preset of {request.cluster} lists; whether another node has them is not checked, and the scheduler decides."
         )
 
 
@@ -185,13 +168,8 @@ def downloads(request: Request) -> Iterator[str]:
         yield f"jobs on {request.cluster} have no internet: fetch {data.name} on the login node first."
 
 
-def unchecked_targets(request: Request) -> Iterator[str]:
-    """Report targets that can't be checked before the job runs."""
-    yield from target_notes(request.config)
-
-
 ADVICE = (
     node_type, account_form, nodes_for_batch, set_by_site, limits_of_partitions, gpu_type, size_of_node, downloads,
-    local_rules.maybe_private, unchecked_targets,
+    local_rules.maybe_private,
 )  # fmt: skip
 """Rules that yield notes, which do not stop a submission."""

@@ -1,11 +1,6 @@
-"""Print the logs of jobs, and follow them, or reports, while they run.
-
-With any launcher, a rank other than 0 prefixes each of its lines with `[rank 3] ` (`files/terminal/output.py`); horovodrun adds
-another prefix before that. Lines without one come from rank 0, the batch script or the launcher.
-"""
+"""Print the logs of jobs, and follow them, or reports, while they run."""
 
 import codecs
-import re
 import shutil
 import sys
 import time
@@ -22,58 +17,40 @@ from train_anywhere.slurm.status.gather import RunReports
 from train_anywhere.slurm.status.local_runs import read_state
 from train_anywhere.slurm.status.text_page import headline
 
-MARK = re.compile(r"(?:\[\d+(?:,\d+)?\]<std(?:out|err)>:)?\[rank ([0-9]{1,9})\] ")
-"""Prefix of a line of a rank other than 0."""
-
 POLL_S, ASK_S = 0.5, 5.0
 """Seconds between two reads of a log, and between two questions to the scheduler."""
 
 
-def show(run: RunEntry, heading: bool, rank: int | None = None) -> None:
-    """Print the output of the newest job of a run, then its errors, of one rank or all.
+def show(run: RunEntry, heading: bool) -> None:
+    """Print the output of the newest job of a run, then its errors.
 
-    Raises SubmitError: there is no log, it can't be read, or this rank has printed nothing.
+    Raises SubmitError: there is no log, or it can't be read.
     """
     found = run.logs()
     if not found:
         raise SubmitError(no_log_message(run))
     if reason := job_end.explain_newest(run):
         print(reason, file=sys.stderr)
-    seen: set[int] = set()
     for path in found:
         try:
             with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
                 if heading or (len(found) > 1 and path.stat().st_size):
                     print(f"==> {path} <==")
-                if rank is None:
-                    shutil.copyfileobj(file, sys.stdout)
-                else:
-                    for line in file:
-                        seen.add(found_rank := rank_of(line))
-                        sys.stdout.write(line if found_rank == rank else "")
+                shutil.copyfileobj(file, sys.stdout)
         except FileNotFoundError:
             continue  # removed a moment ago
         except OSError as error:
             if error.filename is None:  # an error of stdout, not of the log
                 raise
             raise SubmitError(f"{path} can't be read: {error.strerror}.") from None
-    if rank and rank not in seen:  # rank 0 has no mark
-        others = f", only of ranks {min(seen)} to {max(seen)}" if len(seen) > 1 else ""
-        raise SubmitError(f"--rank {rank}: the log has no line of that rank{others}.")
 
 
-def rank_of(line: str) -> int:
-    """Return the rank that has printed a line."""
-    mark = MARK.match(line)
-    return int(mark[1]) if mark else 0
-
-
-def follow(found: Sequence[RunEntry], rank: int | None = None) -> None:
+def follow(found: Sequence[RunEntry]) -> None:
     """Print the logs of runs as they grow, until all of their jobs have ended.
 
     Raises SubmitError: all jobs have ended and there is no log. Raises SchedulerError: the scheduler did not answer for a long time.
     """
-    logs = Logs(found, rank)
+    logs = Logs(found)
     jobs = {
         kind: [i for r in found if r.scheduler == kind for i in r.job_ids]
         for kind in {run.scheduler for run in found if run.scheduler}
@@ -105,10 +82,10 @@ def no_log_message(run: RunEntry) -> str:
 
 
 class Logs:
-    """The growing logs of some runs, as one stream. Marked lines come when complete."""
+    """The growing logs of some runs, as one stream. Lines of several runs come when complete."""
 
-    def __init__(self, found: Sequence[RunEntry], rank: int | None = None) -> None:
-        self.found, self.rank = found, rank
+    def __init__(self, found: Sequence[RunEntry]) -> None:
+        self.found = found
         self.tails: dict[Path, Tail] = {}
         self._incomplete: dict[Path, str] = {}
 
@@ -119,19 +96,16 @@ class Logs:
             mark = f"[{run.folder.id}] " if len(self.found) > 1 else ""
             for path in run.logs():
                 text = self.tails.setdefault(path, Tail(path)).read_new()
-                whole = not mark and self.rank is None
-                parts.append(
-                    text if whole else "".join(mark + line for line in self._lines(path, text, last))
-                )
+                parts += [mark + line for line in self._lines(path, text, last)] if mark else [text]
         return "".join(parts)
 
     def _lines(self, path: Path, text: str, last: bool) -> list[str]:
-        """Return the complete lines of the chosen rank."""
+        """Return the complete lines."""
         *lines, rest = (self._incomplete.get(path, "") + text).split("\n")
         if last and rest:
             lines, rest = [*lines, rest], ""
         self._incomplete[path] = rest
-        return [f"{line}\n" for line in lines if self.rank is None or rank_of(line) == self.rank]
+        return [f"{line}\n" for line in lines]
 
 
 class Tail:
