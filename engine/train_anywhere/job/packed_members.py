@@ -17,7 +17,7 @@ from train_anywhere.errors import STOPPED, CheckpointError, listed
 from train_anywhere.files.atomic import open_file, read_text
 from train_anywhere.job.batch_job import JobRanks
 from train_anywhere.job.requeue import is_first
-from train_anywhere.job.share import share_environment
+from train_anywhere.job.share import SHARE
 from train_anywhere.job.supervisor import POLL_S, Signals, Supervisor, end_with_parent
 from train_anywhere.runs.attempts import job_name, running_job
 from train_anywhere.runs.folder import RunDir
@@ -45,7 +45,7 @@ class MemberSupervisor:
         own = [word for word in words[:at] if not re.match("--(requeue|members=|last=)", word)]
         command = [str(run.path) if word == str(options.run) else word for word in words[at:]]
         self._words = [*own, f"--slot={slot}", *command]
-        self._environ = os.environ | share_environment(slot, options.members, options.cpus_per_task)
+        self._environ = os.environ | {SHARE: f"{slot}/{options.members}/{options.cpus_per_task}"}
         self._died = False
         self._start([])
 

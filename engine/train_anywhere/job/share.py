@@ -9,11 +9,6 @@ SHARE = "TRAIN_SHARE"
 """Variable with the number of a member from 0, the number of members, and the CPUs of each: `2/8/4`."""
 
 
-def share_environment(slot: int, members: int, cpus: int) -> dict[str, str]:
-    """Return the variable of one of the `members`, from which its rank takes its share."""
-    return {SHARE: f"{slot}/{members}/{cpus}"}
-
-
 def take_share(environ: MutableMapping[str, str] = os.environ) -> None:
     """Keep this process to the CPUs and the GPU of its member, before a framework looks for them.
 

@@ -9,7 +9,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -48,7 +48,7 @@ from train_anywhere.launch.processes import (
     run_here,
     run_monitor,
     start_member,
-)  # fmt: skip
+)
 from train_anywhere.runs.attempts import describe_exit_code
 from train_anywhere.runs.folder import (
     ATTEMPTS,
@@ -267,7 +267,9 @@ def _run_one_by_one(
         start = Popen if member.config.program else servers.get_starter(framework, layout.world_size)
         run = make_run(member.config, member.overrides, layout, f"{sweep}-{number}")
         claim_sweep(run)
-        with run_monitor(run, member.config, start), _restore_handlers():
+        with run_monitor(run, member.config, start), contextlib.ExitStack() as stack:
+            for one in SIGNALS:  # a member's launcher replaces their handlers
+                stack.callback(signal.signal, one, signal.getsignal(one))
             code = run_here(run, layout, start, signals, member.config.cluster.retries)
             finished.append(FinishedMember(run, member.config, code))
         if signals:
@@ -297,9 +299,9 @@ def _run_together(
     def note(number: int, what: object) -> None:
         print(fit(f"[{number + 1}/{len(members)}] {names[number]}: {what}", terminal_width()), flush=True)
 
-    with _restore_handlers(), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         for one in SIGNALS:
-            signal.signal(one, received.handle)
+            stack.callback(signal.signal, one, signal.signal(one, received.handle))
         while live or (len(started) < len(members) and not received.numbers):
             for name in received.wait(POLL_S):
                 for _, process in live.values():
@@ -321,14 +323,3 @@ def _run_together(
                 started.append(FinishedMember(run, config, 0))
                 note(number, display_path(run.log))
     return started, received.numbers
-
-
-@contextlib.contextmanager
-def _restore_handlers() -> Iterator[None]:
-    """Restore the signal handlers that a member's launcher replaces."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -20,7 +20,7 @@ from train_anywhere.features import Features
 from train_anywhere.files import ROOT, with_engine
 from train_anywhere.files.terminal.output import outlive_terminal, protect_output
 from train_anywhere.job.rank_process import SIGNALS
-from train_anywhere.job.share import share_environment
+from train_anywhere.job.share import SHARE
 from train_anywhere.job.supervisor import RankPlace, Signals, Supervisor
 from train_anywhere.launch.exits import rank_environment
 from train_anywhere.launch.forkserver import ForkedProcess, ForkServer, Process
@@ -66,7 +66,7 @@ def start_member(
     """Start a run as a process that writes into `log`, the one number `slot` of several `members` that run at once."""
     start = subprocess.Popen if config.program else servers.get_starter(config.framework, members)
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = share_environment(slot, members, cpus // members) | _thread_variables(members)
+    share = {SHARE: f"{slot}/{members}/{cpus // members}"} | _thread_variables(members)
     # a new session, so that Ctrl-C reaches the process only once
     return start(
         [sys.executable, "-u", "-m", "train_anywhere.launch.local_member", str(run.path)],
@@ -113,7 +113,8 @@ def run_here(
     if signals is not None:
         signals += received.numbers
     ended_by = (run.read_info().get(ATTEMPTS) or [{}])[-1].get("ended_by")
-    return INTERRUPTED if code == STOPPED and "SIGINT" in (ended_by, received.first) else code
+    interrupted = ended_by == "SIGINT" or received.numbers[:1] == [signal.SIGINT]
+    return INTERRUPTED if code == STOPPED and interrupted else code
 
 
 class LocalRun(RankPlace):
@@ -125,6 +126,7 @@ class LocalRun(RankPlace):
 
     def __init__(self, run: RunDir, ranks: int = 1, start: Start | None = None, retries: int = 0) -> None:
         self.run, self.ranks, self._start = run, ranks, start or subprocess.Popen
+        self.several = ranks > 1
         self.retries, self.environ = retries or None, dict[str, str]()
         self._server: ForkServer | None = None
         with contextlib.suppress(ProjectError):  # the ranks report an unreadable run folder

@@ -43,8 +43,13 @@ def problems(request: Request, elsewhere: bool = False) -> list[str]:
         if not (warn and rule in OF_SITE)
         for sentence in rule(request)
     ]
+    return found + feature_problems(request, elsewhere)
+
+
+def feature_problems(request: Request, elsewhere: bool = False) -> list[str]:
+    """Return the problems that features report about the configuration and the job."""
     stages: tuple[features.Check, ...] = ("any", "job") if elsewhere else ("any", "job", "submission")
-    return found + features.problems(request.config, *stages, members=len(request.job.members or (0,)))
+    return features.problems(request.config, *stages, members=len(request.job.members or (0,)))
 
 
 def _rules(elsewhere: bool) -> tuple[Rule, ...]:

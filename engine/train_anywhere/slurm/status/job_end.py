@@ -5,6 +5,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from train_anywhere.distributed import programs
@@ -21,17 +22,14 @@ MOST_ASKED = 20
 NORMAL_STATES = {"", "COMPLETED", "CANCELLED"}
 """States that need no explanation."""
 
-ADVICE = (
-    (r"0:53$", "Slurm could not open the log: the run folder must have free space, and the same path on all nodes"),
-    (r"^TIMEOUT|TimeLimit", "it reached its time limit: resubmit it to continue, or raise cluster.time"),
-    (r"^OUT_OF_MEMORY|OutOfMemory", "it used more memory than it had requested: raise cluster.mem, or lower data.workers"),
-    (r"^NODE_FAIL|NodeFail|^BOOT_FAIL", "one of its nodes failed: resubmit it"),
-    (r"BadConstraints", "the nodes no longer satisfy its request: compare with `sinfo -o '%P %G %c %m %f'`"),
-    (r"^DEADLINE", "it could not end before its deadline"),
-    (r"^PREEMPTED", "a job of higher priority took its nodes: resubmit it"),
-    (r"[Pp]rolog", "the site's prolog failed on a node: resubmit it, and report the job to the site"),
-    (r" 0:0$", "a node could not start it: resubmit it, and report the job to the site if that repeats"),
-)  # fmt: skip
+
+def _read_table(name: str) -> list[tuple[str, str]]:
+    """Return the patterns of a data file next to this module, each with what it means."""
+    rows = (line.split("  ", 1) for line in Path(__file__).with_name(name).read_text().splitlines())
+    return [(pattern, words) for pattern, words in rows]
+
+
+ADVICE = _read_table("ends.txt")
 """Patterns of `STATE REASON EXITCODE`, and what to do; the first that matches counts."""
 
 SHARED = "it must be on a disk that all nodes share, not below cluster.local_disk"
@@ -49,32 +47,7 @@ START_FAILURES = (
 WAITING = ("pending", "requeue_hold", "special_exit")
 """States of a waiting job; in the last two it waits until it is released."""
 
-REASONS = (
-    ("Priority", "jobs with a higher priority are before it"),
-    ("Resources", "not enough nodes are free yet; fewer nodes or a shorter cluster.time start earlier"),
-    ("BeginTime", "it may not start before begin=, or Slurm waits a moment after a requeue"),
-    ("DependencyNeverSatisfied", "the job that it waits for has failed, so it never starts: cancel it"),
-    ("Dependency", "it starts when another job ends"),
-    ("JobHeldUser", "you hold it: scontrol release JOBID"),
-    ("JobHeldAdmin", "an administrator holds it: ask your site"),
-    ("ReqNodeNotAvail", "nodes are down, drained or reserved; a shorter cluster.time may end before a maintenance"),
-    ("PartitionTimeLimit", "cluster.time is over the limit of the partition, so it never starts: cancel it"),
-    ("PartitionNodeLimit", "trainer.nodes is over the limit of the partition, so it never starts: cancel it"),
-    ("PartitionDown|PartitionInactive", "the partition starts no jobs now"),
-    ("BadConstraints", "no node has what it requests, so it never starts: cancel it"),
-    ("NodeDown", "a node that it needs is down"),
-    ("QOSMax.*PerUser.*|QOSMaxJobs.*|MaxJobsPerAccount", "you run as much as the QOS allows; it starts when a job of yours ends"),
-    ("QOSMax.*PerJob.*|QOSMaxWall.*|QOSMax.*PerNode.*", "one job may not be that large in this QOS, so it never starts: cancel it"),
-    ("QOSGrp.*", "all users of this QOS together are at its limit"),
-    ("AssocGrp.*Minutes.*|AssocMax.*Minutes.*", "the budget of your account has not enough hours left for cluster.time"),
-    ("AssocMax.*PerJob.*|AssocMaxWall.*", "one job of your account may not be that large, so it never starts: cancel it"),
-    ("AssocGrp.*|AssocMax.*", "your account runs as much as it may; it starts when jobs of the group end"),
-    ("JobArrayTaskLimit", "cluster.max_running members of the sweep run already"),
-    ("Cleaning", "it was requeued, and its nodes are being cleaned up"),
-    ("Reservation.*", "its reservation has not begun, or has no free nodes"),
-    ("Licenses", "all licenses that it needs are in use"),
-    ("Invalid(Account|QOS)", "account or QOS are not valid any more, so it never starts: cancel it"),
-)  # fmt: skip
+REASONS = _read_table("reasons.txt")
 """Patterns of Slurm's reasons, the first that matches counts, each with its meaning."""
 
 

@@ -36,25 +36,7 @@ MAX_OUTSIDE = 10_000
 MAX_CODE = 20 * 2**20
 """Size in bytes from which a file that git does not track is taken for data."""
 
-SECRET_NAMES = """
-    .env .env.* .env[-_]* *.env .envrc* dotenv* env.local env.prod* .netrc* netrc _netrc *pgpass* .my.cnf .mylogin.cnf .htpasswd
-    .git-credentials .npmrc npmrc .yarnrc* .pypirc pypirc pip.conf pip.ini .condarc *sentryclirc .*apirc .synapseconfig .irodsa
-    .urs_cookies *modal.toml *comet.config *clearml.conf trains.conf .vault-token *vault[-_]pass* vault.yml vault.yaml *.vault .s3cfg
-    s3cfg .boto boto.cfg *passwd-s3fs* *rclone.conf *databrickscfg *dockercfg *dockerconfigjson* kaggle*.json *[-_]kaggle.json
-    *kubeconfig* kube[-_.]config* admin.conf krb5cc* *.ccache *.keytab *.tfstate *.tfstate.* *.tfvars *.tfvars.json .terraformrc
-    .*_history .zhistory .histfile rootkey*.csv .msmtprc .fetchmailrc .muttrc .ftpconfig sftp*.json filezilla.xml sitemanager.xml
-    recentservers.xml winscp.ini odbc.ini .odbc.ini settings-security.xml google-services.json googleservice-info.plist *.publishsettings
-    azureprofile.json oauth*.json *[-_]auth.json cookies.txt cookies.json cookies.sqlite *.cookies logins.json key[34].db *.keyring
-    *.keychain* *.psafe3 *.1pif lastpass* bitwarden* *1password* *.sso *.wallet wallet.dat *recovery[-_]code* *backup[-_]code*
-    *seed[-_]phrase* *mnemonic* otpauth* wg[0-9]*.conf *.wgconf *.pem *.key *.p8 *.p12 *.pfx *.pkcs8 *.pkcs12 *.der *.jks *.bks *.keystore
-    *.truststore *.kdb *.kdbx *.gpg *.pgp *.asc *.age *.agekey *.ppk *.pvk *.priv *privkey* *.ovpn *.jwt id_rsa* id_dsa* id_ecdsa*
-    id_ed25519* *[-_.]rsa *[-_.]dsa *[-_.]ecdsa *[-_.]ed25519 ssh_host_* secring* *private[-_]key* *api[-_]key* *apikey* key.txt key.json
-    *[-_]key *[-_]key.txt *[-_]key.json *[-_]key.y*ml *[-_]key.toml *service[-_]account* *serviceaccount* *firebase-adminsdk* token
-    token.* .token* *.token *[-_]token *hf[-_]token* stored_tokens client_secret* secret secret.* secrets secrets.* .secret* *.secret
-    *.secrets *[-_.]secret *[-_.]secret.* *[-_.]secrets* passwd credentials* .credentials* *[-_.]credentials* .ssh .aws .azure .gnupg
-    .kube .docker .gcloud .oci .huggingface .kaggle .wandb .password-store .globus .irods .mc .terraform .config .jupyter .m2 .snowsql
-    .snowflake .databricks .heroku .vercel .openai .anthropic /auth.json */containers/auth.json */gh/hosts.yml */.dvc/config.local
-""".split()  # noqa: SIM905
+SECRET_NAMES = Path(__file__).with_name("excluded_names.txt").read_text().split()
 """Names of files and folders that commonly contain keys or passwords; case does not matter.
 
 A pattern with a slash is matched against the whole path.
