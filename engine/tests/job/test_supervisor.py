@@ -29,7 +29,8 @@ from train_anywhere.errors import NOT_FINITE, STOPPED
 from train_anywhere.job import requeue
 from train_anywhere.job.batch_job import JobRanks, fill
 from train_anywhere.job.running_ranks import ENDED, NodeSteps, find_first_exit
-from train_anywhere.job.supervisor import End, Signals
+from train_anywhere.job.signals import Signals
+from train_anywhere.job.supervisor import End
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import write_frozen
 from train_anywhere.slurm.script.render import render

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.job.supervisor import Signals, Supervisor
+from train_anywhere.job.signals import Signals
+from train_anywhere.job.supervisor import Supervisor
 from train_anywhere.launch.exits import catch_os_exit, rank_environment
 from train_anywhere.launch.processes import LocalRanks, LocalRun
 from train_anywhere.runs.folder import create

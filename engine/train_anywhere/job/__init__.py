@@ -4,7 +4,7 @@ It starts the ranks, watches them, decides about a restart or a requeue, and rec
 
 `python -I job/__main__.py` supervises a job, in its batch step; `launch/processes.py` supervises several ranks of this machine.
 
-supervisor       the same decisions for both
+supervisor       the same decisions for both; signals: those that it gets
 restart          decides after a failure whether the ranks start again, and on which nodes
 batch_job        a job: its nodes, its launcher, commands next to it
 requeue          the requests of a job to Slurm's queue, and the end of a job whose supervisor was killed

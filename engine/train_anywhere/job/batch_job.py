@@ -20,7 +20,8 @@ from train_anywhere.errors import REFUSED, STOPPED, ConfigError, ProjectError, S
 from train_anywhere.job.requeue import ANSWER_S, JobQueue, end_after_death, is_first, stop_ranks
 from train_anywhere.job.restart import Nodes
 from train_anywhere.job.running_ranks import NodeSteps, RankLauncher, spawn
-from train_anywhere.job.supervisor import RankPlace, Signals, StoppedAtStart, Supervisor
+from train_anywhere.job.signals import Signals, StoppedAtStart
+from train_anywhere.job.supervisor import RankPlace, Supervisor
 from train_anywhere.runs.attempts import STARTED, next_start, running_job
 
 CLOSE_S = 5.0

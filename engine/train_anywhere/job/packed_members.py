@@ -18,7 +18,8 @@ from train_anywhere.files.atomic import open_file, read_text
 from train_anywhere.job.batch_job import JobRanks
 from train_anywhere.job.requeue import is_first
 from train_anywhere.job.share import SHARE
-from train_anywhere.job.supervisor import POLL_S, Signals, Supervisor, end_with_parent
+from train_anywhere.job.signals import Signals, end_with_parent
+from train_anywhere.job.supervisor import POLL_S, Supervisor
 from train_anywhere.runs.attempts import job_name, running_job
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.scheduler.client import UNCLEAR

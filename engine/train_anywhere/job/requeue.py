@@ -17,7 +17,8 @@ from train_anywhere.distributed import programs
 from train_anywhere.errors import STOPPED, CheckpointError, SchedulerError
 from train_anywhere.files.atomic import make_folder, read_text, write_atomic
 from train_anywhere.job.running_ranks import NodeSteps, log_size, read_log
-from train_anywhere.job.supervisor import Signals, Supervisor
+from train_anywhere.job.signals import Signals
+from train_anywhere.job.supervisor import Supervisor
 from train_anywhere.runs.attempts import describe_exit_code, extend_newest, read_bad_nodes, running_job
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
 from train_anywhere.slurm.scheduler.queue import JOB_ID

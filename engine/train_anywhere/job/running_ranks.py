@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from train_anywhere.files.atomic import make_folder, open_file, read_text
-from train_anywhere.job.supervisor import default_signals
 from train_anywhere.runs.attempts import STARTED, describe_exit_code
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.scheduler.queue import NORMAL_END
@@ -162,6 +161,14 @@ class NodeSteps:
         return sorted(name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name))
 
 
+def _default_signals() -> None:
+    """Give a child the default handlers of all signals, and an empty mask."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def spawn(
     command: Sequence[str],
     environ: Mapping[str, str],
@@ -176,7 +183,7 @@ def spawn(
             stdin=stdin,
             stderr=stderr,
             start_new_session=True,
-            preexec_fn=default_signals,
+            preexec_fn=_default_signals,
         )
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)

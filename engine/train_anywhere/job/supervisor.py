@@ -1,9 +1,6 @@
 """The supervisor: it starts the ranks, passes signals on, and restarts or requeues them."""
 
-import ctypes
 import math
-import os
-import select
 import signal
 import sys
 import time
@@ -18,6 +15,7 @@ from train_anywhere.errors import NOT_FINITE, REFUSED, STOPPED, CheckpointError,
 from train_anywhere.files.atomic import make_folder, open_file
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.job.restart import Nodes, decide, read_failure
+from train_anywhere.job.signals import STOPS, Signals, StoppedAtStart
 from train_anywhere.monitor.ranks import short
 from train_anywhere.monitor.report import write_run_report
 from train_anywhere.runs.attempts import (
@@ -45,9 +43,6 @@ REPEAT_S = 5.0
 
 MOST_STARTS = 3
 """Starts of the ranks in a row without a new step, after which a job ends."""
-
-STOPS = {"SIGUSR1": "USR1", "SIGTERM": "TERM", "SIGINT": "Ctrl-C", "INT": "Ctrl-C"}
-"""Names of signals in messages, if they are other ones."""
 
 
 class Ranks(Protocol):
@@ -125,44 +120,6 @@ class RankPlace(ABC):
         return [sys.executable, *words]
 
 
-class StoppedAtStart(Exception):
-    """A signal came while the ranks were being started."""
-
-
-class Signals:
-    """The signals that request a stop, in the order of their arrival.
-
-    Args:
-        pipe: where their names are read, one per line; None: `handle` is the handler of this process.
-    """
-
-    def __init__(self, pipe: int | None = None) -> None:
-        self.requested, self.requested_at = "", 0.0
-        self.numbers: list[int] = []
-        self._pipe, self._new, self._rest = pipe, list[str](), ""
-
-    def handle(self, number: int, frame: object = None) -> None:
-        """Note a signal that this process got."""
-        self.numbers.append(number)
-        self._new.append(signal.Signals(number).name)
-
-    def note(self, name: str) -> None:
-        """Note a signal that something else has reported."""
-        self._new.append(name)
-
-    def wait(self, seconds: float) -> list[str]:
-        """Wait for some seconds, and return the names of new signals."""
-        if self._pipe is None:
-            time.sleep(seconds if not self._new else 0)
-        elif select.select([self._pipe], [], [], seconds)[0]:
-            *names, self._rest = (self._rest + os.read(self._pipe, 4096).decode()).split("\n")
-            self._new += names
-        new, self._new = self._new, []
-        if new and not self.requested:
-            self.requested, self.requested_at = STOPS.get(new[0], new[0]), time.monotonic()
-        return new
-
-
 @dataclass(frozen=True)
 class End:
     """The facts about a start of the ranks that has ended.
@@ -193,6 +150,11 @@ class End:
         return self.state == "preempted" and not killed
 
     @property
+    def failed(self) -> bool:
+        """True if rank 0 has recorded a failure."""
+        return self.begun and self.state == "failed"
+
+    @property
     def running(self) -> bool:
         """True if run.json still has the ranks as running."""
         return self.begun and (self.state == "running" or (self.state == "preempted" and not self.preempted))
@@ -213,12 +175,7 @@ VERDICTS: tuple[tuple[str, Callable[[End], bool]], ...] = (
     ("unrecorded", lambda end: end.code == 0 and end.running),
     # the signal killed ranks that did not handle it yet
     ("stopped", lambda end: end.requested and end.code != 0 and (end.code > 128 or not end.begun)),
-    (
-        "failed",
-        lambda end: (
-            end.code not in (0, NOT_FINITE) and (end.running or (end.begun and end.state == "failed"))
-        ),
-    ),
+    ("failed", lambda end: end.code not in (0, NOT_FINITE) and (end.running or end.failed)),
     ("ended", lambda end: True),
 )
 """Verdicts about an end, in the order in which they are checked.
@@ -363,13 +320,11 @@ class Supervisor:
         if ranks_of_program and self.signals.requested:
             return STOPPED
         with suppress(OSError, CheckpointError):
-            if ranks_of_program or self.place.program:
+            if self.place.program:
                 self.run.update(state="completed")
                 return 0
-            print(
-                f"the process of {self.run.path} exited with code 0 before the end of the run.",
-                file=sys.stderr,
-            )
+            why = f"the process of {self.run.path} exited with code 0 before the end of the run."
+            print(why, file=sys.stderr)
             self.run.update(state="failed", ended=now())
         return 1
 
@@ -393,8 +348,8 @@ class Supervisor:
     def _decide(self, code: int) -> int:
         """Decide whether the ranks start again, and return 0 or the code to exit with."""
         try:
-            place = self.place
-            failure = read_failure(self.run, code, place.program, self.reason, place.environ, self.hung)
+            program, environ = self.place.program, self.place.environ
+            failure = read_failure(self.run, code, program, self.reason, environ, self.hung)
             nodes = self.place.find_nodes()
         except CheckpointError as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
@@ -433,26 +388,12 @@ class Supervisor:
     def note_end(self) -> None:
         """Write the time at which this start of the batch script ended, for the report."""
         with suppress(OSError, KeyError):
-            line = f"{self.place.environ[STARTED]} {time.time():.0f}\n"
             make_folder(self.run.monitor)
             with open_file(self.run.monitor / ENDS, "ab") as file:
-                file.write(line.encode())
+                file.write(f"{self.place.environ[STARTED]} {time.time():.0f}\n".encode())
 
     def read_info(self) -> Mapping[str, Any]:
         """Return run.json, or {} if it is damaged, which the ranks report."""
         with suppress(CheckpointError):
             return self.run.read_info()
         return {}
-
-
-def end_with_parent() -> None:
-    """Let Linux kill this process when its parent ends: option PR_SET_PDEATHSIG of prctl(2)."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
-def default_signals() -> None:
-    """Give a child the default handlers of all signals, and an empty mask."""
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        with suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())

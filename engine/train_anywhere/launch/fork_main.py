@@ -28,7 +28,7 @@ from typing import Any
 from train_anywhere import ENVIRON
 from train_anywhere.errors import listed
 from train_anywhere.files import ENGINE
-from train_anywhere.job.supervisor import end_with_parent
+from train_anywhere.job.signals import end_with_parent
 from train_anywhere.monitor.ranks import GONE, process_state
 from train_anywhere.runs.lock import process_start
 

@@ -39,7 +39,8 @@ from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.output import protect_output
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.job.rank_process import SIGNALS
-from train_anywhere.job.supervisor import POLL_S, Signals
+from train_anywhere.job.signals import Signals
+from train_anywhere.job.supervisor import POLL_S
 from train_anywhere.launch.command import Checks
 from train_anywhere.launch.forkserver import Process
 from train_anywhere.launch.processes import (

@@ -21,7 +21,8 @@ from train_anywhere.files import ROOT, with_engine
 from train_anywhere.files.terminal.output import outlive_terminal, protect_output
 from train_anywhere.job.rank_process import SIGNALS
 from train_anywhere.job.share import SHARE
-from train_anywhere.job.supervisor import RankPlace, Signals, Supervisor
+from train_anywhere.job.signals import Signals
+from train_anywhere.job.supervisor import RankPlace, Supervisor
 from train_anywhere.launch.exits import rank_environment
 from train_anywhere.launch.forkserver import ForkedProcess, ForkServer, Process
 from train_anywhere.launch.launcher import to_shell_code
