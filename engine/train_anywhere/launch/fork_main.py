@@ -19,7 +19,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import util
 from pathlib import Path
@@ -116,7 +116,11 @@ def serve(requests: socket.socket, before: Mapping[str, str]) -> dict[str, Any] 
             with suppress(OSError):  # the system can't start another process
                 child = os.fork() if request else -1
             if not child:
-                _leave_server((*sockets, answers, *children.values()), (reader, writer))
+                signal.set_wakeup_fd(-1)
+                for one in (*sockets, answers, *children.values()):
+                    one.close()
+                os.close(reader)
+                os.close(writer)
                 return {**request, "streams": passed[1:], "server": server}
             for number in passed[1:]:
                 os.close(number)
@@ -126,15 +130,6 @@ def serve(requests: socket.socket, before: Mapping[str, str]) -> dict[str, Any] 
                 tied |= {child} if tie else set()
             else:
                 answers.close()
-
-
-def _leave_server(sockets: Iterable[socket.socket], pipe: Iterable[int]) -> None:
-    """Close what a fork has from the server."""
-    signal.set_wakeup_fd(-1)
-    for one in sockets:
-        one.close()
-    for number in pipe:
-        os.close(number)
 
 
 def _report_exits(children: dict[int, socket.socket]) -> None:

@@ -179,32 +179,23 @@ def run_monitor(run: RunDir, config: Config, start: Start = subprocess.Popen) ->
         if config.study or not config.trainer.fast_dev_run:
             features.supervise(LocalRun(run), stack)
         if features.on_node:
-            stack.enter_context(_run_monitor(run, start))
+            command = [sys.executable, "-m", "train_anywhere.features.node", str(run.path), str(os.getpid())]
+            streams = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            with contextlib.suppress(OSError):
+                process = start(command, env=with_engine(), cwd=ROOT, start_new_session=True, **streams)
+                stack.callback(_end_monitor, process)
         yield
 
 
-@contextlib.contextmanager
-def _run_monitor(run: RunDir, start: Start) -> Iterator[None]:
-    command = [sys.executable, "-m", "train_anywhere.features.node", str(run.path), str(os.getpid())]
-    quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
+def _end_monitor(process: Process) -> None:
+    process.terminate()
     try:
-        process = start(
-            command, env=with_engine(), cwd=ROOT, stdin=pipe, stderr=quiet, start_new_session=True
-        )
-    except OSError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(MONITOR_EXIT_S)
-        except subprocess.TimeoutExpired:  # it has no unwritten data
-            process.kill()
-            process.wait()
-        if process.stdin:
-            process.stdin.close()
+        process.wait(MONITOR_EXIT_S)
+    except subprocess.TimeoutExpired:  # it has no unwritten data
+        process.kill()
+        process.wait()
+    if process.stdin:
+        process.stdin.close()
 
 
 def refuse_nested_launch() -> None:
