@@ -37,10 +37,7 @@ VARIABLES = {
 
 
 def find_launcher(env: Environ) -> tuple[str, int, int]:
-    """Return the launcher of this process with its rank and number of ranks; none, 0 and 1 without one.
-
-    Raises TopologyError: a number can't be read, or another MPI started this process.
-    """
+    """Return the launcher, the rank and the number of ranks: none, 0 and 1 without one. Raises TopologyError."""
     given = {
         "local": all(name in env for name in VARIABLES["local"][:3]),
         **{name: all(one in env for one in VARIABLES[name][:2]) for name in ("horovodrun", "mpirun")},

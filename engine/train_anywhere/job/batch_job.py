@@ -304,10 +304,7 @@ class JobRanks(RankPlace):
                 return
 
     def enter_features(self, stack: ExitStack) -> bool:
-        """Call the features that have something to do here, and return whether the ranks may start.
-
-        A feature that fails is printed.
-        """
+        """Call the features that act in a job, print failures, and return whether the ranks may start."""
         from train_anywhere.features import Features
         from train_anywhere.runs.reopen.frozen import load_frozen
 

@@ -111,12 +111,9 @@ def rank_environment() -> dict[str, str]:
 
 
 def follow_parent() -> int | None:
-    """Stop this rank with a checkpoint when the process that started it dies.
+    """Stop this rank with a checkpoint when the process that started it dies, and kill it after `PATIENCE_S`.
 
-    After `PATIENCE_S` it is killed.
-
-    Returns:
-        The process that started and watches this rank; None if a launcher does.
+    Return that process; None if a launcher started the rank.
     """
     parent = int(os.environ.pop(PARENT, 0))  # what this rank starts has another parent
     if parent:

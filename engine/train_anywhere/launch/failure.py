@@ -120,10 +120,7 @@ def print_line(sentence: str) -> None:
 
 
 def save_traceback(run: RunDir, topology: Topology, error: BaseException, sentence: str = "") -> Path | None:
-    """Write the traceback to RUN/debug, print `sentence` instead, and return the file.
-
-    If no file can be written, print the traceback and return None.
-    """
+    """Print `sentence` and return the file of the traceback; print it and return None if none can be written."""
     text = "".join(traceback.format_exception(error))
     file = append_debug(run, f"rank-{topology.rank}", text)
     details = f" Details: {file}" if file else ""

@@ -22,10 +22,7 @@ MAX_AGE_DAYS = 180
 
 
 def resolve_current(overrides: Sequence[str], hosts: Sequence[str] | None = None) -> list[str]:
-    """Return the overrides with the preset's name in place of `current`.
-
-    Raises ConfigError: no preset, or more than one, lists this machine.
-    """
+    """Return the overrides with the preset's name for `current`. Raises ConfigError unless one preset fits."""
     hosts = hosts or [socket.gethostname(), socket.getfqdn()]
     known, broken = read_host_patterns()
     for sentence in broken:

@@ -30,10 +30,7 @@ OF_SITE = frozenset({*job_rules.SITE_RULES, *local_rules.SITE_RULES})
 
 
 def problems(request: Request, elsewhere: bool = False) -> list[str]:
-    """Return all problems that would make the job fail or waste resources.
-
-    With `elsewhere`, the rules about this machine are skipped, because it does not belong to the site.
-    """
+    """Return all problems that would make the job fail; `elsewhere` skips the rules about this machine."""
     warn = request.config.cluster.check == "warn"
     found = [
         _with_source(sentence, request, "; cluster.check=warn submits the job anyway")

@@ -139,10 +139,7 @@ BAD_OPTION = re.compile(
 
 
 def test_only(script: str) -> str:
-    """Return the answer of `sbatch --test-only`, which checks a script without submitting it.
-
-    Raises SubmitError: Slurm would refuse the script, with Slurm's message. Raises SchedulerError: Slurm does not answer.
-    """
+    """Return the answer of `sbatch --test-only`. Raises SubmitError with Slurm's message, or SchedulerError."""
     answer = programs.run(
         ["sbatch", "--test-only"], programs.SUBMIT_TIMEOUT_S, script, submission_environment(script)
     )
@@ -152,10 +149,7 @@ def test_only(script: str) -> str:
 
 
 def estimate_start(script: str) -> str:
-    """Return one line with the start time that Slurm expects, or why it is not known.
-
-    Raises SubmitError: sbatch does not know an option, which no cluster takes.
-    """
+    """Return one line about the expected start. Raises SubmitError for an option that no sbatch knows."""
     try:
         answer = test_only(script)
     except ProjectError as error:

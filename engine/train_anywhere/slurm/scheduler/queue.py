@@ -89,10 +89,7 @@ class JobStates:
 
 
 def query_queue(scheduler: str, job_ids: Sequence[str]) -> JobStates:
-    """Return the states from the queue, which knows every job that may still run.
-
-    Raises SchedulerError: the queue does not answer.
-    """
+    """Return the states of jobs that may still run. Raises SchedulerError if the queue does not answer."""
     if not job_ids:
         return JobStates()
     if scheduler == "pbs":
@@ -162,10 +159,7 @@ def describe(living: dict[str, str]) -> str:
 
 
 def find_jobs() -> dict[str, dict[str, str]]:
-    """Return the user's jobs in Slurm's queue by the real path of their script, with states.
-
-    Raises SchedulerError: the queue does not answer.
-    """
+    """Return the states of the user's jobs by the real path of their script. Raises SchedulerError."""
     found: dict[str, dict[str, str]] = {}
     for job_id, (state, script) in query_scripts("--me", unknown="(?!)").items():
         found.setdefault(os.path.realpath(script), {})[job_id] = state
@@ -207,10 +201,7 @@ def query_pbs_fields(job_id: str) -> dict[str, str]:
 
 
 def _query_states(command: Sequence[str]) -> dict[str, str]:
-    """Run a command that prints rows such as 7_1|PENDING, and return the states by job id.
-
-    Raises SchedulerError: the command does not answer, or prints something else.
-    """
+    """Return the states that a command prints in rows such as 7_1|PENDING. Raises SchedulerError."""
     found = {}
     for row in map(str.strip, programs.query(command, UNKNOWN[command[0]]).splitlines()):
         if match := re.fullmatch(r"(\d[^|]*)\|([A-Z_]+)\b[^|]*", row):
@@ -241,10 +232,7 @@ class QueuePoller:
         self._silent_since: float | None = None
 
     def any_active(self, scheduler: str, job_ids: Sequence[str]) -> bool:
-        """Return whether a job may still run. True also while the scheduler does not answer.
-
-        Raises SchedulerError: no answer for `MAX_SILENCE_S`.
-        """
+        """Return whether a job may still run. Raises SchedulerError after `MAX_SILENCE_S` without an answer."""
         try:
             known = query_queue(scheduler, job_ids)
         except SchedulerError as error:

@@ -40,10 +40,7 @@ INCLUDES = ("environment", "ranks")
 
 
 def render(job: Job) -> str:
-    """Return the batch script of `job`.
-
-    Raises ConfigError: a template is missing, or the project's outline does not fit this engine.
-    """
+    """Return the batch script of `job`. Raises ConfigError for a missing template or an unfit outline."""
     from jinja2 import TemplateError, TemplateNotFound
 
     name = f"{job.cluster.scheduler}.sh.j2"
@@ -218,10 +215,7 @@ def log_path(job: Job) -> str:
 
 
 def option(value: object) -> str:
-    """Return a value for a line of options, in quotes if the scheduler would cut it.
-
-    Raises ConfigError: the value has a line break; the shell would run the rest as a command.
-    """
+    """Return a value for a line of options, quoted if needed. Raises ConfigError for a line break."""
     text = str(value)
     if re.search(r"[\n\r\0]", text):
         raise ConfigError(f"{text!r} has a line break in it, which a line of a batch script can't have.")

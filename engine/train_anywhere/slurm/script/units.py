@@ -34,10 +34,7 @@ LOWEST_ON_PBS = 1024
 
 
 def seconds(time: int | str) -> int:
-    """Return the seconds of a time limit: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
-
-    Raises ValueError: the form is not known; the message is for the user.
-    """
+    """Return the seconds of a time: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S. Raises ValueError for the user."""
     if isinstance(time, int) and time >= UNQUOTED:
         raise ValueError(
             f"{time} is a number, and sbatch reads a number as minutes; YAML reads an unquoted {clock(time)} "
@@ -63,10 +60,7 @@ def clock(time: int) -> str:
 
 
 def megabytes(size: str) -> int:
-    """Return the MiB of a size such as 180G or 1T. A plain number is in MiB, as for Slurm.
-
-    Raises ValueError: the form is not known; the message is for the user.
-    """
+    """Return the MiB of a size such as 180G. A plain number is in MiB. Raises ValueError for the user."""
     match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,12})?)([KMGT]?)B?", size.strip(), re.IGNORECASE | re.ASCII)
     if not match:
         raise ValueError(f"'{size}' is not an amount of memory; use a form like 180G.")
@@ -82,10 +76,7 @@ def short_size(mib: int) -> str:
 
 
 def check_begin_time(text: str) -> str:
-    """Return the start time unchanged.
-
-    Raises ValueError: its form is not known; the message is for the user.
-    """
+    """Return the start time unchanged. Raises ValueError for the user if its form is not known."""
     named = re.fullmatch(rf"now(\+\d{{1,8}}({_UNIT})?)?|{_CLOCK}|{'|'.join(NAMES)}", text, re.ASCII)
     if not named and _date(text) is None:
         raise ValueError(
@@ -96,10 +87,7 @@ def check_begin_time(text: str) -> str:
 
 
 def to_qsub(text: str) -> str:
-    """Return a date in the form of `qsub -a`.
-
-    Raises ValueError: the start time is relative, which only Slurm understands; the message is for the user.
-    """
+    """Return a date in the form of `qsub -a`. Raises ValueError for the user if it is a relative time."""
     when = _date(text)
     if when is None:
         raise ValueError(

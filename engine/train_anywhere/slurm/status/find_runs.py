@@ -61,10 +61,7 @@ class RunEntry:
 
 
 def find(name: str | None, results: Path) -> list[RunEntry]:
-    """Find a run by folder, id or job id, or the members of a sweep. The default is the newest.
-
-    Raises SubmitError: there is no such run.
-    """
+    """Find a run by folder, id or job, or a sweep's members; by default the newest. Raises SubmitError."""
     try:
         if name is None and not (results / "latest").is_dir():
             return find_all(results, 1)
@@ -100,10 +97,7 @@ def strip_root(after: str) -> str:
 
 
 def find_all(results: Path, newest: int | None = None) -> list[RunEntry]:
-    """Find all runs below `results`, or the newest ones, newest first.
-
-    Raises SubmitError: there is no run, or the folder can't be read.
-    """
+    """Find all runs below `results`, or the newest ones, newest first. Raises SubmitError if there is none."""
     return [read_entry(folder) for folder in find_folders(results)[:newest]]
 
 
@@ -131,10 +125,7 @@ def find_folders(results: Path) -> list[Path]:
 
 
 def query_scheduler(runs: Sequence[RunEntry], wait: bool = False) -> tuple[list[RunEntry], queue.JobStates]:
-    """Query the states of all jobs of some runs, and return the runs with all their jobs.
-
-    Raises SchedulerError: the scheduler does not answer.
-    """
+    """Return the runs with all their jobs, and the states of these. Raises SchedulerError without an answer."""
     runs = with_unrecorded_jobs(runs, wait)
     states: dict[str, str] = {}
     gap = ""
@@ -201,10 +192,7 @@ def _number(job_id: str) -> str:
 
 
 def refuse_unclear(run: RunEntry) -> None:
-    """Refuse a run that may have a job whose id is not known.
-
-    Raises SubmitError: there may be such a job.
-    """
+    """Raise SubmitError for a run that may have a job whose id is not known."""
     if run.unclear and run.scheduler != "slurm":
         raise SubmitError(
             f"whether an earlier submission of this run is queued is not known: look at `{QUEUE[str(run.scheduler)]}`. "

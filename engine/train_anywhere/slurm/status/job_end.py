@@ -61,10 +61,7 @@ class JobEnd:
 
 
 def query_ends(job_ids: Sequence[str]) -> dict[str, JobEnd]:
-    """Return how Slurm jobs ended, from slurmctld, else from the accounting if there is one.
-
-    Raises SchedulerError: Slurm does not answer.
-    """
+    """Return how jobs ended, from slurmctld, else from the accounting. Raises SchedulerError."""
     facts = queue.query_job_fields(job_ids, "JobState", "Reason", "ExitCode")
     found = {job: JobEnd(*values) for job, values in facts.items()}
     if missing := JobStates(dict.fromkeys(found, "")).missing(job_ids):

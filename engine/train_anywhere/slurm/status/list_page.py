@@ -59,10 +59,7 @@ def list_runs(reports: Sequence[Report], width: int | None, colors: bool = False
 def select(
     reports: Sequence[Report], name: str | None, states: str | None, since: str | None
 ) -> list[Report]:
-    """Return the runs that pass all filters.
-
-    Raises SubmitError: a state is not known, or a filter is empty.
-    """
+    """Return the runs that pass all filters. Raises SubmitError for an unknown state or an empty filter."""
     after = None if since is None else parse_since(since).timestamp()
     wanted = None if states is None else {state.strip().lower() for state in states.split(",")}
     for state in sorted((wanted or set()) - STATES):
@@ -82,10 +79,7 @@ def select(
 
 
 def parse_since(text: str) -> datetime:
-    """Return the moment that `2h`, `3d`, `2026-11-26` or `2026-11-26T08:00` names.
-
-    Raises SubmitError: it is none of these.
-    """
+    """Return the moment that `2h`, `3d`, `2026-11-26` or `2026-11-26T08:00` names. Raises SubmitError."""
     if not text.strip():
         raise SubmitError(
             "the time is empty; use 30m, 2h, 3d, 1w or a date such as 2026-11-26, or leave it out."

@@ -20,10 +20,7 @@ STARTING_S = 120.0
 
 
 def read_state(run: RunEntry) -> tuple[str, str, dict[str, Any]]:
-    """Return the state of the run in one word, its training process, and its run.json.
-
-    Raises CheckpointError: run.json is damaged.
-    """
+    """Return the state of the run, its process, and its run.json. Raises CheckpointError if that is damaged."""
     info = run.folder.read_info()
     word = describe_state(str(info.get("state", "lost")), info)
     holder = lock.read_holder(run.folder.path / "lock")

@@ -22,10 +22,7 @@ POLL_S, ASK_S = 0.5, 5.0
 
 
 def show(run: RunEntry, heading: bool) -> None:
-    """Print the output of the newest job of a run, then its errors.
-
-    Raises SubmitError: there is no log, or it can't be read.
-    """
+    """Print output and errors of the newest job of a run. Raises SubmitError without a readable log."""
     found = run.logs()
     if not found:
         raise SubmitError(no_log_message(run))

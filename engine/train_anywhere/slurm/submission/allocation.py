@@ -125,10 +125,7 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 
 def _numbers(environ: Mapping[str, str], name: str, form: str) -> list[int]:
-    """Return the numbers in the comma-separated parts of a variable. [0] if it is not set.
-
-    Raises SubmitError: the variable does not have the scheduler's format.
-    """
+    """Return the numbers in the comma-separated parts of a variable, [0] without it. Raises SubmitError."""
     parts = [re.fullmatch(form, part) for part in (environ.get(name) or "0").split(",")]
     if not all(parts):
         raise SubmitError(

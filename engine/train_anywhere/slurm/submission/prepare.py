@@ -165,10 +165,7 @@ def placeholder_job(config: Config, run: RunDir | None, members: Sequence[int] |
 
 
 def common_job(jobs: Sequence[Job]) -> Job:
-    """Return the job that all members share.
-
-    Raises ConfigError: the members request different things of the scheduler, so they can't be one array.
-    """
+    """Return the job that all members share. Raises ConfigError if they request different things."""
     first = jobs[0]
     # of the layout and the cluster, what the script has
     fields = {f.name for f in dataclasses.fields(Job)} - MEMBER_FIELDS | {

@@ -70,10 +70,7 @@ def _cluster_key(run: RunDir, key: str, otherwise: Any) -> Any:
 
 
 def common_script(runs: Sequence[RunEntry]) -> Path:
-    """Return the batch script that all the runs share.
-
-    Raises SubmitError: a run has no script, it was moved, the script can't be read, or there are several.
-    """
+    """Return the batch script that all runs share. Raises SubmitError without one, or if a run was moved."""
     for run in runs:
         if run.script is None:
             raise SubmitError(local_runs.resume_message(run))

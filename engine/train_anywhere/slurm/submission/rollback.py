@@ -95,10 +95,7 @@ class Submission:
 
 
 def read_content(path: Path) -> bytes | None:
-    """Return the bytes of a file. None if it does not exist.
-
-    Raises SubmitError: the file can't be read.
-    """
+    """Return the bytes of a file, None without it. Raises SubmitError if it can't be read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

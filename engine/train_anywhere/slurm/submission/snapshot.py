@@ -165,10 +165,7 @@ def list_names(
     left_out: dict[str, str],
     unused: tuple[str, ...] = provenance.UNUSED_FOLDERS,
 ) -> tuple[list[str], list[str]]:
-    """Return the files that git does not track, and all files to copy.
-
-    Files of the results and below the folders `unused` are in neither list.
-    """
+    """Return untracked files, and all to copy, without those of results and of the folders `unused`."""
     others = (os.path.relpath(results, root) + "/", *unused)
     tracked = [name for name in known.tracked if not name.startswith(others)] if known else []
     found = known.untracked if known else _walk(root, left_out)
