@@ -60,16 +60,7 @@ def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], 
 
 
 class JobRanks(RankPlace):
-    """The place of the ranks in a job.
-
-    Args:
-        report_launcher: gets the process group of each launcher.
-
-    Attributes:
-        steps: the nodes of the job.
-        queue: its requests to the scheduler.
-        launcher_killed: whether the launcher of the newest start was killed.
-    """
+    """The place of the ranks in a job. `report_launcher` gets the process group of each launcher."""
 
     announces = True
 

@@ -29,14 +29,9 @@ ENDED = ("completed", "failed", "cancelled")
 
 
 class MemberSupervisor:
-    """The supervisor of one member, a process.
+    """The supervisor of the member `slot` of a job, a process; `code` is its exit code, None while it runs.
 
-    Args:
-        slot: number of the member in the job, from 0.
-        words: the options and the command of the job's first member.
-
-    Attributes:
-        code: exit code of the member; None while it runs.
+    `words` are the options and the command of the job's first member.
     """
 
     def __init__(self, run: RunDir, slot: int, words: Sequence[str], options: argparse.Namespace) -> None:

@@ -46,11 +46,7 @@ ENDED_BY = re.compile(
 
 
 class JobQueue:
-    """The requests of a job to the scheduler's queue.
-
-    Attributes:
-        reason: why Slurm ends this job, see `find_reason`.
-    """
+    """The requests of a job to the scheduler's queue; `reason`: why Slurm ends it, see `find_reason`."""
 
     def __init__(self, steps: NodeSteps, signals: Signals) -> None:
         self.steps, self.signals, self.options = steps, signals, steps.options

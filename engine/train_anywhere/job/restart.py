@@ -147,11 +147,7 @@ def decide(
 def read_failure(
     run: RunDir, code: int, program: bool, cause: str, environ: Mapping[str, str], hung: bool = False
 ) -> Failure:
-    """Return the failure of the newest attempt.
-
-    Raises:
-        CheckpointError: run.json is damaged.
-    """
+    """Return the failure of the newest attempt. Raises CheckpointError if run.json is damaged."""
     attempts = run.read_info().get(ATTEMPTS, [])
     newest = attempts[-1] if attempts else {}
     if (step := newest.get("step")) is None:

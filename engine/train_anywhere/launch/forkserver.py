@@ -26,13 +26,7 @@ LOST_EXIT_CODE = -int(signal.SIGKILL)
 
 
 class ForkedProcess:
-    """A program that runs as a fork, with methods of `subprocess.Popen`.
-
-    Attributes:
-        pid: its process id; it leads a session and a process group.
-        returncode: its exit code, negative for a signal; None while it runs.
-        stdin: the pipe to its standard input, if one was requested.
-    """
+    """A program that runs as a fork, with `poll`, `wait`, `pid`, ... of `subprocess.Popen`. It leads a session."""
 
     def __init__(self, answers: socket.socket, pid: int) -> None:
         self.pid = pid

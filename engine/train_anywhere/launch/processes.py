@@ -199,11 +199,7 @@ def _end_monitor(process: Process) -> None:
 
 
 def refuse_nested_launch() -> None:
-    """Refuse `mpirun python src/train.py`, which would make several runs.
-
-    Raises:
-        ConfigError: this process already is one rank of several.
-    """
+    """Raise ConfigError for `mpirun python src/train.py`, which would make several runs."""
     launcher, rank, world_size = find_launcher(os.environ)
     if world_size > 1:
         raise ConfigError(

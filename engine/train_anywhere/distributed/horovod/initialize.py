@@ -118,11 +118,7 @@ def explain_lost_ranks(topology: Topology) -> Iterator[None]:
 
 
 def gloo_variables(topology: Topology, port: int, timeout: float = START_TIMEOUT_S) -> dict[str, str]:
-    """Return the variables for Horovod, once all ranks met at `port`.
-
-    Raises:
-        TopologyError: they don't connect within `timeout` seconds.
-    """
+    """Return the variables for Horovod once all ranks met at `port`. Raises TopologyError if they don't."""
     variables = horovod_environment(topology)
     address = socket.gethostbyname(rendezvous_address(topology))
     if topology.world_size > 1:

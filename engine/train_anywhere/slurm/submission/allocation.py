@@ -26,9 +26,7 @@ class Allocation:
     """An interactive allocation (salloc, qsub -I).
 
     Attributes:
-        nodes: number of nodes; 0 if unknown.
-        cpus: CPUs on the node that has the fewest; 0 if unknown.
-        gpus: GPUs on each node; 0 if unknown.
+        nodes, cpus, gpus: numbers of nodes, of CPUs on the smallest node, of GPUs on each; 0 if unknown.
         hosts: its nodes, as Slurm writes them; "" if unknown.
     """
 
