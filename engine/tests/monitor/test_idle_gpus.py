@@ -63,7 +63,7 @@ class Samples:
             for late, host in enumerate(hosts):
                 taken = {"gpus": gpus, "sample": {**sample, "time": sample["time"] + late}}
                 (self.run.monitor / f"{host}.json").write_text(dumps(taken))
-                self.watch.poll(0.0)
+            self.watch.poll(0.0)
 
 
 @pytest.fixture
