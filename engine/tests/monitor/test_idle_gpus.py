@@ -114,5 +114,6 @@ def test_the_gpus_of_many_nodes_are_one_line(
     printed = capsys.readouterr().out
     assert printed.count("\n") == 1 and "watch: all 2 GPUs of gpu[01-31] have done nothing" in printed
     monkeypatch.setenv("TRAIN_HOSTS", ",".join(f"{host}:2" for host in hosts))
-    feature = IdleGpus(samples.config)
+    feature = IdleGpus()
+    feature.config = samples.config
     assert [len(feature.node_services(samples.run, host)) for host in hosts[:3]] == [1, 0, 0]

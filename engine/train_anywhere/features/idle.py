@@ -62,9 +62,11 @@ class IdleWatch(NodeService):
         nodes: number of nodes.
     """
 
+    every_seconds = 10.0
+
     def __init__(self, run: RunDir, config: Config, host: str, nodes: int = 1) -> None:
         self.run, self.node = run, NodeRanks(run, host)
-        self.every_seconds = max(10.0, nodes / READS_PER_S)
+        self.every_seconds = max(self.every_seconds, nodes / READS_PER_S)
         self.longest_gap = 60 + 3 * min(config.monitor.sample_seconds or 0, SAMPLE_S)
         # nodes take their samples at different times
         self._wait = self.longest_gap if nodes > 1 else 0
