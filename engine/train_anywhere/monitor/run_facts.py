@@ -25,11 +25,9 @@ IDLE_PERCENT = 5.0
 SUMMED = re.compile(r"cpu_use_percent|job_memory_gib|gpu\d+_(use_percent|power_w|memory_used_gib)")
 """Columns of a node's samples whose sums the sampler writes, so that a reader need not read all samples."""
 
-MOST_CURVES = 100
-"""Most curves in a figure. Of more, the first are drawn."""
-
-MOST_SAMPLES = 800
-"""Most samples of a node that are read for curves, evenly spread: twice the points of a figure."""
+MOST_CURVES, MOST_SAMPLES = 100, 800
+"""Most curves in a figure, which shows the first of more, and most samples of a node that are read for a curve, evenly spread: twice the
+points of a figure."""
 
 
 @dataclass

@@ -11,11 +11,8 @@ from train_anywhere.runs.facts import curves
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen
 
-LEFT_OUT = ("paths.", "resume")
-"""Starts of keys that do not affect what is trained."""
-
-MISSING = "-"
-"""Value of a run that does not have the key."""
+LEFT_OUT, MISSING = ("paths.", "resume"), "-"
+"""Starts of keys that do not affect what is trained, and the value of a run that does not have a key."""
 
 
 def compare_runs(first: RunDir, second: RunDir, width: int | None = None) -> list[str]:
