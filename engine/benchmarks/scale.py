@@ -77,7 +77,7 @@ def sampler(nodes: int, folder: Path) -> int | None:
 
     order = BatchOrder(nodes * RANKS, 1, rank=3, world_size=nodes * RANKS, train=True)
     for batch in range(100):
-        order.full_batch(100 * nodes * RANKS, 0, batch)
+        order.rows(100 * nodes * RANKS, 0, batch)
     return None
 
 

@@ -104,7 +104,7 @@ def ours(folder: Path) -> Any:
     from train_anywhere.data.shards.open import open_shards
 
     data = open_shards(str(folder), str(folder.parent), 3, decode=Decoder(image_size=SIZE)).train
-    return data, BatchOrder(BATCH, 3, train=True, blocks=data.blocks)
+    return data, BatchOrder(BATCH, 3, train=True, blocks=data.blocks, drop_last=True)
 
 
 def open_reader(name: str, folder: Path) -> Callable[[int], Iterable[Any]]:
@@ -112,27 +112,24 @@ def open_reader(name: str, folder: Path) -> Callable[[int], Iterable[Any]]:
     files = sorted((folder / "train").iterdir())
     shape = [SIZE, SIZE, 3] if folder.name == "pictures" else [5000]
     if name == "ours":
-        from train_anywhere.data.order.assignment import UnpaddedOrder
         from train_anywhere.data.torch.loader import Batches, torch_loader
         from train_anywhere.data.torch.samples import Reader
 
         data, order = ours(folder)
 
         def read(epoch: int) -> Iterable[Any]:
-            loader: Any = torch_loader(Batches(Reader(data, 3), UnpaddedOrder(order, True), True))
+            loader: Any = torch_loader(Batches(Reader(data, 3), order, True))
             loader.sampler.set_epoch(epoch)
             return loader
 
         return read
     if name == "ours in Keras":
-        from train_anywhere.data.tf.unpadded_batches import training_batches
+        from train_anywhere.data.tf.pipeline import read_batches
 
         data, order = ours(folder)
         count = len(data) // BATCH
         # a new one for each epoch: it would read ahead while others take their turns
-        return lambda epoch: training_batches(
-            data, order, workers=0, start_epoch=epoch, start_batch=0, per_epoch=count
-        ).take(count)
+        return lambda epoch: read_batches(data, order, 0, epoch * count, per_epoch=count).take(count)
     if name == "webdataset":
         import webdataset
 

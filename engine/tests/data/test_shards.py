@@ -10,6 +10,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from engine.tests.properties.cases import bounded
 from src.data.shards import Decoder
 from train_anywhere.commands.index import main as index_command
 from train_anywhere.data.dataset import Splits
-from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
+from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.order.blocks import BlockOrder
 from train_anywhere.data.shards import index, sources
 from train_anywhere.data.shards.checks import list_shards, parse_size, shards
@@ -91,7 +92,7 @@ def test_each_id_once_per_epoch_on_any_number_of_ranks(tmp_path: Path, kind: str
         batches: list[list[int]] = [[] for _ in range(SAMPLES // 48)]
         for rank in range(ranks):
             batch_order = BatchOrder(48, 3, rank, ranks, True, blocks=data.blocks)
-            batches_of_rank = Batches(Reader(data, 3), UnpaddedOrder(batch_order, drop_last=True), True)
+            batches_of_rank = Batches(Reader(data, 3), replace(batch_order, drop_last=True), True)
             loader: Any = torch_loader(batches_of_rank)
             loader.sampler.set_epoch(1)
             for found, (images, _) in zip(batches, loader, strict=True):
@@ -114,8 +115,8 @@ def test_orders_of_blocks(sizes: list[int], window: int, by_rank: bool, epoch: i
         return
     blocks = BlockOrder(np.concatenate([[0], np.cumsum(sizes)]), window, by_rank)
     for ranks in (1, 2, 3, 8):
-        orders = [BatchOrder(24, 1, rank, ranks, True, blocks=blocks) for rank in range(ranks)]
-        parts = [one.full_batch(length, epoch, b) for b in range(length // 24) for one in orders]
+        orders = [BatchOrder(24, 1, rank, ranks, True, blocks, drop_last=True) for rank in range(ranks)]
+        parts = [one.rows(length, epoch, b) for b in range(length // 24) for one in orders]
         left_out = orders[0].samples(length, epoch, length - length % 24, length)
         assert sorted(np.concatenate([*parts, left_out]).tolist()) == list(range(length))
 
@@ -136,7 +137,7 @@ def test_whole_shards_per_rank() -> None:
         {
             int(r) // 100
             for b in range(20)
-            for r in BatchOrder(100, 1, rank, 2, True, blocks=blocks).full_batch(2000, 0, b)
+            for r in BatchOrder(100, 1, rank, 2, True, blocks=blocks).rows(2000, 0, b)
         }
         for rank in (0, 1)
     ]
@@ -470,7 +471,7 @@ def test_one_open_file_per_shard(tmp_path: Path) -> None:
     data = open_folder(write_shards(tmp_path / "data"), window=3).train
     sources._open.cache_clear()
     for batch in range(10):
-        data.read(BatchOrder(24, 3, train=True, blocks=data.blocks).full_batch(SAMPLES, 0, batch), 0, True)
+        data.read(BatchOrder(24, 3, train=True, blocks=data.blocks).rows(SAMPLES, 0, batch), 0, True)
     assert sources._open.cache_info().misses == len(SIZES)
 
 
@@ -490,7 +491,7 @@ def test_opens_are_at_most_shards_times_workers_times_ranks(
     for rank in range(2):
         sources._open.cache_clear()
         order = BatchOrder(24, 3, rank, 2, train=True, blocks=data.blocks)
-        batches = Batches(Reader(data, 3), UnpaddedOrder(order, drop_last=True), True)
+        batches = Batches(Reader(data, 3), replace(order, drop_last=True), True)
         loader = torch_loader(batches, workers=workers)
         assert [len([*loader]) for _ in range(2)] == [SAMPLES // 24] * 2
     opens = log.read_text().splitlines()

@@ -5,7 +5,7 @@ import pytest
 
 from train_anywhere.data.dataset import ArraySet
 from train_anywhere.data.known import check_batch
-from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder, batches_per_epoch
+from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.order.shuffle import BLOCK, SORTED, permutation, shuffled_rows
 from train_anywhere.errors import DataError
 
@@ -101,16 +101,9 @@ def test_the_permutation_can_not_be_spoiled_by_a_caller() -> None:
 
 def epoch_rows(length: int, batch_size: int, world_size: int, shuffle: bool = True) -> list[list[int]]:
     """Return the rows of each batch of an epoch, the ranks' parts side by side."""
-    orders = [
-        UnpaddedOrder(BatchOrder(batch_size, 7, rank, world_size, shuffle), drop_last=False)
-        for rank in range(world_size)
-    ]
+    orders = [BatchOrder(batch_size, 7, rank, world_size, shuffle) for rank in range(world_size)]
     batches = range(orders[0].batches(length))
     return [np.concatenate([one.rows(length, 0, batch) for one in orders]).tolist() for batch in batches]
-
-
-def test_batches_per_epoch() -> None:
-    assert [batches_per_epoch(length, 64) for length in (1, 63, 64, 65, 128)] == [1, 1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("length", [8, 45, 48, 100, SORTED + 100])
@@ -140,11 +133,6 @@ def test_batch_larger_than_the_training_split() -> None:
     ):
         check_batch(100, 128, 2, train=True)
     check_batch(100, 128, 2, train=False)
-
-
-def test_batch_must_be_positive() -> None:
-    with pytest.raises(DataError, match="not a positive number"):
-        check_batch(100, 0, 1, train=True)
 
 
 IMAGES = np.arange(5 * 2 * 3 * 1, dtype=np.uint8).reshape(5, 2, 3, 1)

@@ -8,6 +8,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from src.data.imagefolder import ImageFolder, open_imagefolder
 from src.data.mnist import open_mnist
 from train_anywhere.config.schema import Config
 from train_anywhere.data.open_data import open_splits
-from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
+from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.errors import DataError
 from train_anywhere.features.stage.copy import make_stager, stage
 from train_anywhere.files import ROOT
@@ -211,7 +212,7 @@ def test_no_row_is_lost_or_read_twice_on_any_number_of_ranks(
     orders = [BatchOrder(batch, 3, rank, world_size, train) for rank in range(world_size)]
     left_out = orders[0].samples(length, epoch, length // batch * batch, length) if train else []
     seen = [image.tobytes() for image in opened[0].read(np.array(left_out, int), 0, False)[0]]
-    parts = [UnpaddedOrder(order, drop_last=train) for order in orders]
+    parts = [replace(order, drop_last=train) for order in orders]
     for number in range(parts[0].batches(length)):
         for rank, part in enumerate(parts):
             images, _ = opened[(rank + number) % 2].read(part.rows(length, epoch, number), 0, False)

@@ -2,6 +2,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ from src.data.digits import open_digits
 from src.data.imagefolder import open_imagefolder
 from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.tf.arrays import to_arrays
-from train_anywhere.data.tf.pipeline import Samples, plain_data_errors
-from train_anywhere.data.tf.unpadded_batches import evaluation_batches, training_batches
+from train_anywhere.data.tf.pipeline import Samples, plain_data_errors, read_batches
 from train_anywhere.errors import DataError
 
 ROOT = Path(__file__).parents[3]
@@ -25,14 +25,14 @@ def training(
 ) -> tf.data.Dataset:
     """Return endless training batches from an epoch and batch on."""
     per_epoch = per_epoch or len(dataset) // order.batch_size
-    places = {"start_epoch": start[0], "start_batch": start[1], "per_epoch": per_epoch}
-    return training_batches(dataset, order, workers=0, **places)
+    first = start[0] * per_epoch + start[1]
+    return read_batches(dataset, replace(order, drop_last=True), 0, first, per_epoch=per_epoch)
 
 
 def evaluation(dataset: Any, batch_size: int, start: int = 0, stop: int | None = None) -> tf.data.Dataset:
     """Return evaluation batches of a single rank."""
     stop = len(dataset) // batch_size if stop is None else stop
-    return evaluation_batches(dataset, BatchOrder(batch_size, seed=0), workers=0, start=start, stop=stop)
+    return read_batches(dataset, BatchOrder(batch_size, seed=0), 0, start, stop)
 
 
 def arrays(dataset: tf.data.Dataset) -> list[np.ndarray]:
@@ -59,11 +59,10 @@ from src.data.imagefolder import open_imagefolder
 from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.torch.loader import Batches, torch_loader
 from train_anywhere.data.torch.samples import Reader
-from train_anywhere.data.order.assignment import UnpaddedOrder
 
 folder, out = sys.argv[1:]
 train = open_imagefolder(folder, 16, 3, 0).train
-order = UnpaddedOrder(BatchOrder(4, seed=4, rank=1, world_size=2, train=True), drop_last=True)
+order = BatchOrder(4, seed=4, rank=1, world_size=2, train=True, drop_last=True)
 loader = torch_loader(Batches(Reader(train, 4), order, True), workers=2)
 loader.sampler.start_at(1, 1)
 batches = list(loader)
@@ -121,14 +120,13 @@ import sys
 from pathlib import Path
 from src.data.imagefolder import open_imagefolder
 from train_anywhere.data.order.assignment import BatchOrder
-from train_anywhere.data.tf.pipeline import Samples, plain_data_errors
-from train_anywhere.data.tf.unpadded_batches import evaluation_batches
+from train_anywhere.data.tf.pipeline import plain_data_errors, read_batches
 from train_anywhere.errors import DataError
 
 train = open_imagefolder(sys.argv[1], 16, 3, 0).train
 try:
     with plain_data_errors():
-        list(evaluation_batches(train, BatchOrder(4, seed=0), workers=0, start=0, stop=len(train) // 4))
+        list(read_batches(train, BatchOrder(4, seed=0), 0, stop=len(train) // 4))
 except DataError as error:
     print(error)
 """
@@ -150,12 +148,17 @@ def test_other_errors_of_tensorflow_are_unchanged() -> None:
         tf.debugging.assert_equal(1, 2)
 
 
-def test_impossible_batches_are_refused() -> None:
-    train = open_digits().train
-    with pytest.raises(DataError, match=r"data\.batch_size=2048"):
-        training(train, BatchOrder(2048, seed=0, train=True), per_epoch=1)
-    with pytest.raises(DataError, match="3 ranks"):
-        training(train, BatchOrder(64, seed=0, world_size=3, train=True))
+def test_ranks_share_the_last_rows_of_an_evaluation() -> None:
+    """Fewer rows than ranks go into the batch before them."""
+    val, orders = open_digits().val, [BatchOrder(4, seed=0, rank=rank, world_size=2) for rank in range(2)]
+    five = val.part(np.arange(5))
+    parts = [read_batches(five, order, 0, stop=order.batches(5)).as_numpy_iterator() for order in orders]
+    assert [[y.tolist() for _, y in batches] for batches in parts] == [
+        [val.labels[:3].tolist()],
+        [val.labels[3:5].tolist()],
+    ]
+    with pytest.raises(DataError, match="an evaluation of 1 rows can't be shared by 2 ranks"):
+        read_batches(val.part(np.arange(1)), orders[0], 0, stop=1)
 
 
 class Table:
@@ -225,7 +228,7 @@ class Noisy:
 
 def test_a_drawn_sample_depends_on_seed_epoch_and_index_alone() -> None:
     first, again = Samples(Noisy(), seed=3), Samples(Noisy(), seed=3)
-    rows = BatchOrder(4, seed=3, train=True).full_batch(8, 1, 0)
+    rows = BatchOrder(4, seed=3, train=True).rows(8, 1, 0)
     whole = first.read(rows, 1, True)
     for n, row in enumerate(rows):  # as another rank would read it, or a resumed run
         alone = again.read(np.array([row]), 1, True)

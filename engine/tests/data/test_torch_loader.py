@@ -1,5 +1,6 @@
 import itertools
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from src.data.digits import open_digits
 from src.data.imagefolder import open_imagefolder
-from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
+from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.order.shuffle import permutation
 from train_anywhere.data.torch.loader import Batches
 from train_anywhere.data.torch.loader import torch_loader as loader_of
@@ -21,7 +22,9 @@ from train_anywhere.errors import DataError
 
 
 def torch_loader(dataset: Any, order: BatchOrder, **options: Any) -> Any:
-    return loader_of(Batches(Reader(dataset, 0), UnpaddedOrder(order, order.train), order.train), **options)
+    return loader_of(
+        Batches(Reader(dataset, 0), replace(order, drop_last=order.train), order.train), **options
+    )
 
 
 def test_an_evaluation_reads_each_row_once() -> None:
@@ -144,10 +147,8 @@ class FastRows(SlowRows):
     read = Rows.read
 
 
-def orders(batch_size: int, ranks: int, train: bool) -> list[UnpaddedOrder]:
-    return [
-        UnpaddedOrder(BatchOrder(batch_size, 3, rank, ranks, train), drop_last=train) for rank in range(ranks)
-    ]
+def orders(batch_size: int, ranks: int, train: bool) -> list[BatchOrder]:
+    return [BatchOrder(batch_size, 3, rank, ranks, train, drop_last=train) for rank in range(ranks)]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])

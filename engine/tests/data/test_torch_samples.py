@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
+from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.torch.arrays import to_tensors
 from train_anywhere.data.torch.loader import Batches, torch_loader
 from train_anywhere.data.torch.samples import Reader
@@ -45,7 +45,7 @@ def test_reading_leaves_the_random_numbers_of_the_model_alone() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_workers_change_nothing(workers: int) -> None:
-    order = UnpaddedOrder(BatchOrder(4, seed=0, train=True), drop_last=True)
+    order = BatchOrder(4, seed=0, train=True, drop_last=True)
     found = list(torch_loader(Batches(Reader(Drawn(), 0), order, True), workers=workers))
     wanted = list(torch_loader(Batches(Reader(Drawn(), 0), order, True)))
     for one, other in zip(found, wanted, strict=True):

@@ -27,10 +27,6 @@ class Known:
 
 def check_batch(length: int, batch_size: int, world_size: int, train: bool) -> None:
     """Raise DataError if the global `batch_size` can't be shared evenly by the ranks, or exceeds the training split."""
-    if batch_size < 1:
-        raise DataError(
-            f"data.batch_size={batch_size} is not a positive number; use data.batch_size=32, for example."
-        )
     if problem := batch_size_problem(batch_size, world_size, "ranks"):
         raise DataError(problem)
     if train and (problem := too_large(length, batch_size, world_size)):

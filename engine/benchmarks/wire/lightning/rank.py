@@ -34,7 +34,7 @@ from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.data.open_data import open_splits
-from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
+from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.torch.loader import Batches, torch_loader
 from train_anywhere.data.torch.samples import Reader
 from train_anywhere.distributed.discover import discover
@@ -111,8 +111,10 @@ def raw(config: Config, topology: Topology) -> None:
 def loader(config: Config, topology: Topology) -> torch.utils.data.DataLoader:
     """This rank's batches."""
     train = open_splits(config.data, "lightning").train
-    order = BatchOrder(8, seed=0, rank=topology.rank, world_size=topology.world_size, train=True)
-    return torch_loader(Batches(Reader(train, 0), UnpaddedOrder(order, True), True))
+    order = BatchOrder(
+        8, seed=0, rank=topology.rank, world_size=topology.world_size, train=True, drop_last=True
+    )
+    return torch_loader(Batches(Reader(train, 0), order, True))
 
 
 def hvd() -> Any:

@@ -16,15 +16,19 @@ from train_anywhere.errors import DataError
 
 @dataclass(frozen=True)
 class BatchOrder:
-    """The batches of one rank.
+    """The rows of one rank, batch by batch, without padding and weights.
+
+    If the incomplete last batch is not left out, the ranks share it, and every rank has at least one row of each batch: if the last one
+    has fewer rows than there are ranks, its rows go into the batch before.
 
     Attributes:
         batch_size: samples of a batch over all ranks; a multiple of `world_size`.
         seed: seed of the shuffling.
         rank, world_size: select the rank's part of each batch.
-        train: whether samples are shuffled and augmented; else they are in the order of the data set.
+        train: whether samples are shuffled; else they are in the order of the data set.
         blocks: the order of a data set that lies in shards; None: any order of all samples.
         parts: number of batches that each global batch is divided into, one after the other.
+        drop_last: whether the incomplete last batch of an epoch is left out.
     """
 
     batch_size: int
@@ -34,20 +38,43 @@ class BatchOrder:
     train: bool = False
     blocks: BlockOrder | None = None
     parts: int = 1
+    drop_last: bool = False
 
     @property
     def batch_per_rank(self) -> int:
-        """The number of rows of a batch on one rank."""
+        """The number of rows of a full batch on one rank."""
         return self.batch_size // self.world_size // self.parts
 
-    def full_batch(self, length: int, epoch: int, batch: int) -> np.ndarray:
-        """Return this rank's samples of a batch that is not an incomplete last one: int64 [B/W]."""
-        (batch, part), rows = divmod(batch, self.parts), self.batch_size // self.world_size
-        start = batch * self.batch_size + self.rank * rows
-        if self.train and self.blocks and self.blocks.by_rank:
-            start = (self.rank * (length // self.batch_size) + batch) * rows
-        start += part * self.batch_per_rank
-        return self.samples(length, epoch, start, start + self.batch_per_rank)
+    def batches(self, length: int) -> int:
+        """Return the number of batches in one pass over `length` rows.
+
+        Raises:
+            DataError: an evaluation has fewer rows than there are ranks.
+        """
+        whole, left = divmod(length, self.batch_size)
+        if self.drop_last:
+            return whole * self.parts
+        if length < self.world_size:
+            raise DataError(
+                f"an evaluation of {length} rows can't be shared by {self.world_size} ranks; use {max(1, length)} or fewer, or turn "
+                "it off with trainer.limit_val_batches=0 trainer.limit_test_batches=0."
+            )
+        return whole + (left >= self.world_size or not whole)
+
+    def rows(self, length: int, epoch: int, batch: int) -> np.ndarray:
+        """Return this rank's rows of a batch: indices int64 [n]; in a full batch all ranks have the same number of rows."""
+        batch, part = divmod(batch, self.parts)
+        start = batch * self.batch_size
+        last = not self.drop_last and batch + 1 == self.batches(length)
+        size = length - start if last else self.batch_size
+        # the same part as of np.array_split, without computing the others' rows
+        each, more = divmod(size, self.world_size)
+        start += self.rank * each + min(self.rank, more)
+        if self.train and self.blocks and self.blocks.by_rank and size == self.batch_size:
+            start = (self.rank * (length // self.batch_size) + batch) * each
+        count = (each + (self.rank < more)) // self.parts
+        start += part * count
+        return self.samples(length, epoch, start, start + count)
 
     def samples(self, length: int, epoch: int, start: int, stop: int) -> np.ndarray:
         """Return the samples at the positions `start` to `stop` of the epoch, int64 [stop - start]."""
@@ -58,59 +85,8 @@ class BatchOrder:
         low, high = 0, length
         if self.blocks.by_rank:
             # the parts of all ranks lie one after the other, and after them the incomplete last batch
-            each, full = (
-                length // self.batch_size * self.batch_size // self.world_size,
-                length - length % self.batch_size,
-            )
+            full = length - length % self.batch_size
+            each = full // self.world_size
             low = start // each * each if start < full else full
             high = low + each if start < full else length
         return self.blocks.rows(self.seed, epoch, start, stop, low, high)
-
-
-def batches_per_epoch(length: int, batch_size: int) -> int:
-    """Return the number of batches in one pass over `length` samples; the last one may be incomplete."""
-    return -(-length // batch_size)
-
-
-@dataclass(frozen=True)
-class UnpaddedOrder:
-    """The rows of one rank, batch by batch, without padding and weights.
-
-    In training the incomplete last batch of an epoch is left out. In evaluation the ranks share it, and every rank has at least one row
-    of each batch: if the last batch has fewer rows than there are ranks, its rows go into the batch before.
-
-    Attributes:
-        order: has batch size, ranks and seed, and whether each epoch has a new order.
-        drop_last: whether an incomplete last batch is left out.
-    """
-
-    order: BatchOrder
-    drop_last: bool
-
-    def batches(self, length: int) -> int:
-        """Return the number of batches in one pass over `length` rows.
-
-        Raises:
-            DataError: an evaluation has fewer rows than there are ranks.
-        """
-        whole, left = divmod(length, self.order.batch_size)
-        if self.drop_last:
-            return whole * self.order.parts
-        if length < self.order.world_size:
-            raise DataError(
-                f"an evaluation of {length} rows can't be shared by {self.order.world_size} ranks; use {max(1, length)} or fewer, or turn "
-                "it off with trainer.limit_val_batches=0 trainer.limit_test_batches=0."
-            )
-        return whole + (left >= self.order.world_size or not whole)
-
-    def rows(self, length: int, epoch: int, batch: int) -> np.ndarray:
-        """Return this rank's rows of a batch: indices int64 [n]; in a full batch all ranks have the same number of rows."""
-        start = batch * self.order.batch_size
-        last = not self.drop_last and batch + 1 == self.batches(length)
-        stop = length if last else start + self.order.batch_size
-        if stop - start == self.order.batch_size:
-            return self.order.full_batch(length, epoch, batch)
-        # the same part as of np.array_split, without computing the others' rows
-        each, more = divmod(stop - start, self.order.world_size)
-        first = start + self.order.rank * each + min(self.order.rank, more)
-        return self.order.samples(length, epoch, first, first + each + (self.order.rank < more))

@@ -47,11 +47,10 @@ def _to_array(leaf: Any, what: str) -> np.ndarray:
     return array.astype(object) if array.dtype.kind == "S" else array
 
 
-def batch_spec(first: Structure, last: Structure, rows: int | None, what: str) -> Structure:
+def batch_spec(first: Structure, last: Structure, rows: int | None) -> Structure:
     """Return a `tf.TensorSpec` for each array of a batch, from the first and the last row, which are batches of one.
 
-    A dimension in which the two differ is None: any length. `rows` is the number of rows of all batches, None if it varies; `what` is
-    the source of the rows, for the message.
+    A dimension in which the two differ is None: any length. `rows` is the number of rows of all batches, None if it varies.
 
     Raises:
         DataError: the two rows differ in structure, type or number of dimensions.
@@ -60,25 +59,24 @@ def batch_spec(first: Structure, last: Structure, rows: int | None, what: str) -
         tf.nest.assert_same_structure(first, last)
     except (TypeError, ValueError):
         raise DataError(
-            f"{what} returns {_names(first)} for its first row and {_names(last)} for its last; every row must have the same."
+            f"data returns {_names(first)} for its first row and {_names(last)} for its last; every row must have the same."
         ) from None
-    pairs = zip(tf.nest.flatten(first), tf.nest.flatten(last), strict=True)
-    specs = [_spec(one, other, rows, what) for one, other in pairs]
-    return tf.nest.pack_sequence_as(first, specs)
+    for one, other in zip(tf.nest.flatten(first), tf.nest.flatten(last), strict=True):
+        if one.dtype != other.dtype or one.ndim != other.ndim or one.ndim == 0:
+            raise DataError(
+                f"data returns {_describe(one)} for its first row and {_describe(other)} for its last; every row must have the same type "
+                "and number of dimensions."
+            )
+    return tf.nest.map_structure(lambda one, other: common_spec(one, other, rows), first, last)
 
 
-def _spec(one: np.ndarray, other: np.ndarray, rows: int | None, what: str) -> tf.TensorSpec:
-    if one.dtype != other.dtype or one.ndim != other.ndim or one.ndim == 0:
-        raise DataError(
-            f"{what} returns {_describe(one)} for its first row and {_describe(other)} for its last; every row must have the same type "
-            "and number of dimensions."
-        )
+def common_spec(one: np.ndarray, other: np.ndarray, rows: int | None = None) -> tf.TensorSpec:
+    """Return the spec that fits two batches of an array, with this number of rows; None: any number."""
     sides = [a if a == b else None for a, b in zip(one.shape[1:], other.shape[1:], strict=True)]
-    return tf.TensorSpec((rows, *sides), dtype_of(one))
+    return tf.TensorSpec([rows, *sides] if one.ndim else [], _dtype_of(one))
 
 
-def dtype_of(array: np.ndarray) -> tf.DType:
-    """Return TensorFlow's type of an array from `to_arrays`."""
+def _dtype_of(array: np.ndarray) -> tf.DType:
     return tf.string if array.dtype.kind == "O" else tf.as_dtype(array.dtype)
 
 
@@ -98,40 +96,22 @@ def tensors(read: Callable[[int], list[np.ndarray]], number: tf.Tensor, spec: St
     return tf.nest.pack_sequence_as(spec, shaped)
 
 
-class SpecCheck:
-    """Checks that batches match a spec; a batch with the types and shapes of the one before is checked almost for free.
-
-    Args:
-        spec: the expected structure, types and shapes.
-        what: the source of the batches, for the message.
-    """
-
-    def __init__(self, spec: Structure, what: str) -> None:
-        self.spec, self.what = spec, what
-        self._passed: list[tuple[np.dtype, tuple[int, ...]]] = []
-
-    def __call__(self, batch: Structure) -> list[np.ndarray]:
-        """Return the arrays of a batch, in the order of `tf.nest.flatten`. Raises DataError."""
-        try:
-            tf.nest.assert_same_structure(batch, self.spec)
-        except (TypeError, ValueError):
+def flatten_as(spec: Structure, batch: Structure) -> list[np.ndarray]:
+    """Return the arrays of a batch, in the order of `tf.nest.flatten`. Raises DataError unless they match the spec."""
+    try:
+        tf.nest.assert_same_structure(batch, spec)
+    except (TypeError, ValueError):
+        raise DataError(
+            f"data returns {_names(batch)} after {_names(spec)}; every row must have the same."
+        ) from None
+    arrays: list[np.ndarray] = tf.nest.flatten(batch)
+    for array, one in zip(arrays, tf.nest.flatten(spec), strict=True):
+        if _dtype_of(array) != one.dtype or not one.shape.is_compatible_with(array.shape):
             raise DataError(
-                f"{self.what} returns {_names(batch)} after {_names(self.spec)}; every row must have the same."
-            ) from None
-        arrays: list[np.ndarray] = tf.nest.flatten(batch)
-        kinds = [(array.dtype, array.shape) for array in arrays]
-        if kinds != self._passed:
-            self._compare(arrays)
-            self._passed = kinds
-        return arrays
-
-    def _compare(self, arrays: list[np.ndarray]) -> None:
-        for array, one in zip(arrays, tf.nest.flatten(self.spec), strict=True):
-            if dtype_of(array) != one.dtype or not one.shape.is_compatible_with(array.shape):
-                raise DataError(
-                    f"{self.what} returns {_describe(array)}, but its first and last row have {one.dtype.name} {list(one.shape)}; pad "
-                    "the rows of a batch to one shape."
-                )
+                f"data returns {_describe(array)}, but its first and last row have {one.dtype.name} {list(one.shape)}; pad the rows of a "
+                "batch to one shape."
+            )
+    return arrays
 
 
 def _names(structure: Structure) -> str:
@@ -141,4 +121,4 @@ def _names(structure: Structure) -> str:
 
 
 def _describe(array: np.ndarray) -> str:
-    return f"{dtype_of(array).name} {list(array.shape)}"
+    return f"{_dtype_of(array).name} {list(array.shape)}"

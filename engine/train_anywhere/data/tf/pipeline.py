@@ -5,7 +5,7 @@ The samples of a map-style data set (`__len__` and `__getitem__`) are put togeth
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,22 +15,39 @@ import tensorflow as tf
 from train_anywhere.data.array_data import stack
 from train_anywhere.data.dataset import DataSet
 from train_anywhere.data.order import random_numbers
-from train_anywhere.data.tf.arrays import SpecCheck, Structure, batch_spec, tensors, to_arrays
+from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.tf.arrays import Structure, batch_spec, flatten_as, tensors, to_arrays
 from train_anywhere.errors import DataError
 
+ENDLESS = np.iinfo(np.int64).max
+"""A batch number that is never reached."""
 
-def pipeline(
-    read: Callable[[int], Structure], spec: Structure, start: int, stop: int, workers: int | str
+
+def read_batches(
+    dataset: DataSet,
+    order: BatchOrder,
+    workers: int | str,
+    start: int = 0,
+    stop: int = ENDLESS,
+    per_epoch: int = ENDLESS,
 ) -> tf.data.Dataset:
-    """Return `read(n)` for each n from `start` to `stop` in order."""
-    check = SpecCheck(spec, "data")
+    """Return a rank's batches from `start` to `stop`, of which each epoch has `per_epoch`. For training if `order` drops the last batch.
 
-    def one(position: int) -> list[np.ndarray]:
-        return check(read(position))
+    Raises:
+        DataError: the rows differ in structure, or an evaluation has fewer rows than there are ranks.
+    """
+    length, train = len(dataset), order.drop_last
+    even = train or length % order.batch_size == 0 or stop < order.batches(length)
+    spec = row_spec(dataset, order.batch_per_rank if even else None, train)
+
+    def read(position: int) -> list[np.ndarray]:
+        epoch, batch = divmod(position, per_epoch)
+        rows = dataset.read(order.rows(length, epoch, batch), epoch, train)
+        return flatten_as(spec, to_arrays(rows, "data"))
 
     threads = tf.data.AUTOTUNE if isinstance(workers, str) else max(1, workers)
     numbers = tf.data.Dataset.range(start, stop)
-    batches = numbers.map(lambda n: tensors(one, n, spec), threads, deterministic=True).prefetch(2)
+    batches = numbers.map(lambda n: tensors(read, n, spec), threads, deterministic=True).prefetch(2)
     return batches.with_options(ordered_options())
 
 
@@ -38,7 +55,7 @@ def row_spec(dataset: DataSet, rows: int | None, train: bool) -> Structure:
     """Return types and shapes of a batch of `rows`, from the first and the last row. Raises DataError."""
     ends = (np.array([n]) for n in (0, len(dataset) - 1))
     first, last = (to_arrays(dataset.read(end, 0, train), "data") for end in ends)
-    return batch_spec(first, last, rows, "data")
+    return batch_spec(first, last, rows)
 
 
 def ordered_options() -> tf.data.Options:

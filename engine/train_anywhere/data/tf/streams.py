@@ -15,12 +15,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from train_anywhere.data.tf.arrays import Structure, dtype_of, to_arrays
+from train_anywhere.data.tf.arrays import Structure, common_spec, to_arrays
 from train_anywhere.data.tf.pipeline import ordered_options
 from train_anywhere.errors import DataError, user_error
 
-CHECKED = (4, 32, 256)
-"""Numbers of batches after which the ranks compare their rows."""
+CHECKED = 256
+"""Number of batches of which the ranks compare rows."""
 
 KEPT = 1024
 """Hashes that a rank keeps, the smallest ones: a sample of its rows, and the same sample on ranks with the same rows."""
@@ -29,21 +29,8 @@ LOOK_S = 20.0
 """The most seconds of reading batches ahead to compare their rows over the ranks."""
 
 
-class RowHashes:
-    """The smallest hashes of a rank's rows, 48 bits each."""
-
-    def __init__(self) -> None:
-        self.smallest: list[int] = []
-
-    def add(self, columns: list[Any]) -> None:
-        """Add the rows of a batch, arrays [n, ...]."""
-        rows = (b"".join(value.tobytes() for value in row) for row in zip(*columns, strict=False))
-        found = {int.from_bytes(blake2b(row, digest_size=6).digest()) for row in rows}
-        self.smallest = sorted(found.union(self.smallest))[:KEPT]
-
-
-def refuse_equal_rows(ranks: Sequence[Sequence[float]], batches: int) -> None:
-    """Raise DataError if two ranks have more than half of their rows in common; `ranks` are the `RowHashes` of each."""
+def refuse_equal_rows(ranks: Sequence[Sequence[float]]) -> None:
+    """Raise DataError if two ranks have more than half of their rows in common; `ranks` are the hashes of each."""
     for one, other in itertools.combinations(range(len(ranks)), 2):
         low = min((hashes[-1] for hashes in (ranks[one], ranks[other]) if len(hashes) == KEPT), default=2**48)
         compared = [number for number in ranks[one] if number <= low]
@@ -51,7 +38,7 @@ def refuse_equal_rows(ranks: Sequence[Sequence[float]], batches: int) -> None:
         if 2 * common > len(compared):
             raise DataError(
                 f"data.split=own: ranks {one} and {other} read the same rows, {common} of {len(compared)} compared in the first "
-                f"{batches} batches; give each rank rows of its own, by the variables RANK and WORLD_SIZE."
+                f"{CHECKED} batches; give each rank rows of its own, by the variables RANK and WORLD_SIZE."
             )
 
 
@@ -127,31 +114,32 @@ class Stream:
             if length is not None:
                 return split if length == limit else split.take(limit)
             return split.repeat() if repeats else split
-        return self._dataset(lambda: self._endless(limit)) if repeats else self.evaluation(limit)
+        return self.batches(limit, repeats)
 
-    def training(self, per_epoch: int, done: int) -> tf.data.Dataset:
-        """Return endless batches after the first `done`; if the data has a length, an epoch has its first `per_epoch` batches."""
+    def batches(self, limit: int, endless: bool = False) -> tf.data.Dataset:
+        """Return the first `limit` batches; `endless`: those of one epoch after the other, or all batches of data without a length."""
         if isinstance(self.split, tf.data.Dataset):
-            one = self.split.take(per_epoch) if self.length is not None else self.split
-            return one.repeat().skip(done).prefetch(2).with_options(ordered_options())
-        return self._dataset(lambda: self._endless(per_epoch)).skip(done).prefetch(2)
+            one = self.split if endless and self.length is None else self.split.take(limit)
+            return (one.repeat() if endless else one).with_options(ordered_options())
+        return self._dataset(
+            lambda: self._endless(limit) if endless else itertools.islice(self._read_once(), limit)
+        )
 
-    def evaluation(self, limit: int) -> tf.data.Dataset:
-        """Return the first `limit` batches."""
-        if isinstance(self.split, tf.data.Dataset):
-            return self.split.take(limit).with_options(ordered_options())
-        return self._dataset(lambda: itertools.islice(self._read_once(), limit))
-
-    def first_rows(self, count: int) -> RowHashes:
-        """Return the hashes of the rows of the first `count` batches, of those that are read within `LOOK_S`."""
-        hashes, end = RowHashes(), time.monotonic() + LOOK_S
+    def hash_rows(self, count: int) -> list[int]:
+        """Return the `KEPT` smallest hashes, 48 bits each, of the rows of the first `count` batches that are read within `LOOK_S`."""
+        smallest, end = list[int](), time.monotonic() + LOOK_S
         once = hasattr(self.split, "__next__")
         for batch in itertools.islice(self._read_once(), min(count, 2) if once else count):
             self._first += [batch] if once else []
-            hashes.add(tf.nest.flatten(batch))
+            rows = (
+                b"".join(np.asarray(v).tobytes() for v in row)
+                for row in zip(*tf.nest.flatten(batch), strict=False)
+            )
+            found = {int.from_bytes(blake2b(row, digest_size=6).digest()) for row in rows}
+            smallest = sorted(found.union(smallest))[:KEPT]
             if time.monotonic() > end:
                 break
-        return hashes
+        return smallest
 
     def _endless(self, per_epoch: int) -> Iterator[Structure]:
         own_hooks = isinstance(self.split, keras.utils.PyDataset)
@@ -234,9 +222,3 @@ def share_rows(batches: tf.data.Dataset, replicas: range, count: int, train: boo
         return functools.reduce(tf.data.Dataset.concatenate, each)
 
     return batches.flat_map(parts).with_options(ordered_options())
-
-
-def common_spec(one: np.ndarray, other: np.ndarray) -> tf.TensorSpec:
-    """Return the spec that fits two batches of an array; the number of rows is None."""
-    sides = [a if a == b else None for a, b in zip(one.shape[1:], other.shape[1:], strict=True)]
-    return tf.TensorSpec([None, *sides] if one.ndim else [], dtype_of(one))

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from train_anywhere.data.known import check_batch
-from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
+from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.torch.samples import Reader
 from train_anywhere.errors import DataError, SignalsAsErrors
 
@@ -56,13 +56,8 @@ class Batches(Dataset[Any]):
     """
 
     reader: Reader
-    order: UnpaddedOrder
+    order: BatchOrder
     train: bool
-
-    @property
-    def size(self) -> BatchOrder:
-        """Batch size and ranks."""
-        return self.order.order
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch. Raises DataError if there are too few rows for the ranks."""
@@ -121,12 +116,6 @@ WAIT_SHARE = 0.02
 """Share of an epoch that steps may wait for data with `data.workers=auto`."""
 
 
-def count_cpus(ranks: int) -> int:
-    """Return the CPUs of this rank, one of several `ranks` of its node."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return int(os.environ.get("SLURM_CPUS_PER_TASK") or count // ranks)
-
-
 def _unchanged(batch: Any) -> Any:
     """Return the batch, which has tensors already: torch's default search for arrays takes as long as reading a small batch."""
     return batch
@@ -141,8 +130,8 @@ def torch_loader(batches: Batches, *, workers: int | Literal["auto"] = 0, ranks:
     Raises:
         DataError: the batch size does not fit the ranks or the data.
     """
-    size = batches.size
-    check_batch(len(batches.reader.dataset), size.batch_size, size.world_size, batches.train)
+    order = batches.order
+    check_batch(len(batches.reader.dataset), order.batch_size, order.world_size, batches.train)
     loader = BatchLoader(
         batches,
         batch_size=None,
@@ -152,5 +141,7 @@ def torch_loader(batches: Batches, *, workers: int | Literal["auto"] = 0, ranks:
         persistent_workers=workers not in ("auto", 0),
         pin_memory=torch.cuda.is_available(),
     )
-    loader.most = max(1, count_cpus(ranks) - 1) if workers == "auto" and batches.train else None
+    if workers == "auto" and batches.train:
+        cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        loader.most = max(1, int(os.environ.get("SLURM_CPUS_PER_TASK") or cpus // ranks) - 1)
     return loader

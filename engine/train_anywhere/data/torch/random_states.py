@@ -42,11 +42,8 @@ def reseed(*numbers: int) -> None:
 @contextmanager
 def preserve() -> Iterator[None]:
     """Restore the random states after the block."""
-    before = get_states()
-    try:
+    with random_numbers.preserve(), torch.random.fork_rng(devices=()):
         yield
-    finally:
-        restore(before)
 
 
 def pack(states: States) -> list[Any]:

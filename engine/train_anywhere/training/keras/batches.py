@@ -12,11 +12,10 @@ from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import Arrays, DataSet, Splits
 from train_anywhere.data.known import too_large
-from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
+from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.order.blocks import block_order
-from train_anywhere.data.tf.pipeline import row_spec, to_data_set
+from train_anywhere.data.tf.pipeline import read_batches, row_spec, to_data_set
 from train_anywhere.data.tf.streams import CHECKED, KEPT, Stream, is_stream, refuse_equal_rows, share_rows
-from train_anywhere.data.tf.unpadded_batches import evaluation_batches, training_batches
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.training.keras.checkpoint import Position
 from train_anywhere.training.keras.strategies.base import Strategy
@@ -97,24 +96,31 @@ class Loader:
             return max(counts)
         size, length = self.config.data.batch_size, len(data)
         if split != "train":
-            return batches_per_epoch(length, size)
-        if length % size and length > size:
+            # too few rows are refused only if they are read
+            return self._order(split, 0, self.strategy.replicas).batches(max(length, self.strategy.replicas))
+        if sentence := too_large(length, size, self.strategy.replicas):
+            raise DataError(sentence)
+        if length % size:
             self.notes.append(
                 f"{length % size} of {length} rows are left out of each training epoch: they don't fill a batch of {size}."
             )
-        if sentence := too_large(length, size, self.strategy.replicas):
-            raise DataError(sentence)
         return length // size
 
     def spec(self, split: str) -> Any:
         """Return the types and shapes of a replica's batch."""
         data = self.splits[split]
         if isinstance(data, Stream):
-            return self._own_rows(data.evaluation(1), split).element_spec
+            return self._own_rows(data.batches(1), split).element_spec
         assert data
-        parts = count_parts(self.config) if split == "train" else 1
-        rows = self.config.data.batch_size // self.strategy.replicas // parts
-        return row_spec(data, rows, split == "train")
+        return row_spec(data, self._order(split, 0, self.strategy.replicas).batch_per_rank, split == "train")
+
+    def _order(self, split: str, rank: int, replicas: int) -> BatchOrder:
+        """Return the rows of a replica."""
+        train, trainer = split == "train", self.config.trainer
+        shuffle = train and trainer.overfit_batches is None and trainer.extra.get("shuffle", True)
+        blocks, parts = block_order(self.splits[split]), count_parts(self.config) if train else 1
+        at = self.config.data.batch_size, self.config.seed, rank, replicas
+        return BatchOrder(*at, shuffle, blocks, parts, drop_last=train)
 
     def is_read_again(self, split: str) -> bool:
         """Return whether `fit` reads the user's own object, whose batches depend on those that were read before."""
@@ -145,23 +151,15 @@ class Loader:
         data = self.splits["train"]
         assert data
         if isinstance(data, Stream):
-            batches = data.training(plan.train_batches, position.step * plan.accumulate)
-            return self.strategy.distribute(stack_batches(self._own_rows(batches, "train"), plan.accumulate))
+            batches = data.batches(plan.train_batches, endless=True).skip(position.step * plan.accumulate)
+            own = self._own_rows(batches.prefetch(2), "train")
+            return self.strategy.distribute(stack_batches(own, plan.accumulate))
 
-        trainer = self.config.trainer
-        shuffle = trainer.overfit_batches is None and trainer.extra.get("shuffle", True)
+        start = position.epoch * plan.train_batches + position.batch
 
-        def make_rank_batches(rank: int, world_size: int) -> tf.data.Dataset:
-            size, parts = self.config.data.batch_size, count_parts(self.config)
-            order = BatchOrder(size, self.config.seed, rank, world_size, shuffle, block_order(data), parts)
-            batches = training_batches(
-                data,
-                order,
-                workers=self.config.data.workers,
-                start_epoch=position.epoch,
-                start_batch=position.batch,
-                per_epoch=plan.train_batches,
-            )
+        def make_rank_batches(rank: int, replicas: int) -> tf.data.Dataset:
+            order, workers = self._order("train", rank, replicas), self.config.data.workers
+            batches = read_batches(data, order, workers, start, per_epoch=plan.train_batches)
             return stack_batches(batches, plan.accumulate)
 
         return self.strategy.dataset(make_rank_batches)
@@ -174,12 +172,13 @@ class Loader:
             x = data.for_fit(limit)
             return {"x": x, "steps": steps_argument(x, limit)}
         if isinstance(data, Stream):
-            x = self.strategy.distribute(self._own_rows(data.evaluation(limit), split))
+            x = self.strategy.distribute(self._own_rows(data.batches(limit), split))
             return {"x": x, "steps": limit}
 
-        def make_rank_batches(rank: int, world_size: int) -> tf.data.Dataset:
-            order = BatchOrder(self.config.data.batch_size, self.config.seed, rank, world_size)
-            return evaluation_batches(data, order, workers=self.config.data.workers, start=0, stop=limit)
+        def make_rank_batches(rank: int, replicas: int) -> tf.data.Dataset:
+            return read_batches(
+                data, self._order(split, rank, replicas), self.config.data.workers, stop=limit
+            )
 
         return {"x": self.strategy.dataset(make_rank_batches), "steps": limit}
 
@@ -229,15 +228,14 @@ class Loader:
                     f"data.split=own needs a process for each of the {ranks} devices; use another strategy."
                 )
             if data.name == "train":
-                hashes = self.strategy.gather(data.first_rows(CHECKED[-1]).smallest, KEPT)
-                refuse_equal_rows(hashes, CHECKED[-1])
+                refuse_equal_rows(self.strategy.gather(data.hash_rows(CHECKED), KEPT))
             return
         if not isinstance(data.split, tf.data.Dataset | keras.utils.PyDataset):
             raise ConfigError(
                 f"the {data.name} data is a {kind}, which {ranks} ranks or devices can't share: each would read all of it; return a "
                 "tf.data.Dataset, a PyDataset or rows that are read by index. Does it give each rank rows of its own? Use data.split=own."
             )
-        first = self.strategy.gather(data.first_rows(1).smallest, KEPT)
+        first = self.strategy.gather(data.hash_rows(1), KEPT)
         if any(rows != first[0] for rows in first):
             raise ConfigError(
                 f"the {data.name} data, a {kind}, starts with other rows on each rank. Does it give each rank rows of its own? Use "
@@ -266,7 +264,7 @@ class Loader:
             and data.split.cardinality() == tf.data.INFINITE_CARDINALITY
         )
         if data.name != "train" and not endless:  # like Keras, evaluate all of it
-            return sum(1 for _ in data.evaluation(MAX_COUNT))
+            return sum(1 for _ in data.batches(MAX_COUNT))
         raise ConfigError(
             f"the {data.name} data, a {type(data.split).__name__}, does not say how many batches it has; use "
             f"trainer.limit_{data.name}_batches=N."

@@ -19,8 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from train_anywhere.config.schema import Config, Data
 from train_anywhere.data.dataset import DataSet, ModuleLoaders, Splits
-from train_anywhere.data.known import check_batch
-from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
+from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.order.blocks import block_order
 from train_anywhere.data.torch.loader import Batches, BatchLoader, torch_loader
 from train_anywhere.data.torch.samples import Reader, is_map_style
@@ -109,14 +108,14 @@ class Opener:
     def _open_rows(self, data: Any, train: bool) -> BatchLoader:
         """Return the loader of a data set: global batches by seed and epoch, the same on any number of ranks."""
         topology, rows, size = self.topology, len(data), self.config.data.batch_size
-        check_batch(rows, size, topology.world_size, train)
         if train and rows % size:
             self.report(f"each epoch leaves out {rows % size} of {rows} rows: they fill no batch.")
         shuffle = train and self.config.trainer.overfit_batches is None
         blocks = block_order(data)
         parts = count_parts(self.config) if train else 1
-        order = BatchOrder(size, self.config.seed, topology.rank, topology.world_size, shuffle, blocks, parts)
-        batches = Batches(Reader(data, self.config.seed), UnpaddedOrder(order, drop_last=train), train)
+        at = topology.rank, topology.world_size
+        order = BatchOrder(size, self.config.seed, *at, shuffle, blocks, parts, drop_last=train)
+        batches = Batches(Reader(data, self.config.seed), order, train)
         loader = torch_loader(batches, workers=self.config.data.workers, ranks=topology.local_world_size)
         # The loader draws a number at each start, and a resumed epoch starts twice: do not draw from the model's generator.
         loader.generator = torch.Generator()

@@ -130,7 +130,7 @@ class Setup(Training):
             )
         tests = is_overridden("test_step", module) and self.loaders.has("test")
         sizes = [
-            one.dataset.size.batch_per_rank
+            one.dataset.order.batch_per_rank
             if isinstance(one, BatchLoader)
             else getattr(one, "batch_size", None)
             for one in training_loaders(trainer)

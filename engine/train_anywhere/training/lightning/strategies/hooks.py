@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
+from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.errors import CheckpointError, ConfigError, listed, user_error, was_interrupted
 from train_anywhere.files.copy_files import refuse_compressed
 from train_anywhere.training.lightning.checkpoint.restorer import as_checkpoint_error
@@ -315,7 +315,7 @@ class SharedBatches(BatchSampler):
         whole.num_replicas, whole.rank = 1, 0
         whole.num_samples = whole.total_size = len(whole.dataset)  # type: ignore[arg-type]
         super().__init__(whole, batch_size, drop_last)
-        self.order = UnpaddedOrder(BatchOrder(batch_size * ranks, 0, rank, ranks, False), drop_last)
+        self.order = BatchOrder(batch_size * ranks, 0, rank, ranks, drop_last=drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
         rows = list(self.sampler)
