@@ -36,25 +36,14 @@ __all__ = [
     "walk",
 ]
 
-_MODULES = {
-    "ArraySet": "data.dataset",
-    "Known": "data.known",
-    "Splits": "data.dataset",
-    "Staged": "files.node_disk",
-    "as_it_is": "files.node_disk",
-    "describe": "data.listing",
-    "fetch": "data.download",
-    "image_splits": "data.dataset",
-    "is_archive": "files.node_disk",
-    "is_hidden": "data.listing",
-    "left_out": "data.listing",
-    "permutation": "data.order.shuffle",
-    "prepare_folder": "data.prepared_folder",
-    "walk": "data.listing",
-}
+_MODULES = (
+    "data.known", "data.listing", "files.node_disk", "data.prepared_folder", "data.download", "data.dataset", "data.order.shuffle",
+)  # fmt: skip
+"""The modules of the names, the two that import numpy last."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"train_anywhere.{_MODULES[name]}"), name)
+    for module in _MODULES if name in __all__ else ():
+        if hasattr(found := importlib.import_module(f"train_anywhere.{module}"), name):
+            return getattr(found, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -51,22 +51,11 @@ class ModuleLoaders:
     """The target of data=module: the LightningModule's own train_dataloader, val_dataloader and test_dataloader are used."""
 
 
-class ImageSet(DataSet, Protocol):
-    """Labelled images: `read` returns normalised images float32 [n, H, W, C] and labels int64 [n]."""
+def image_splits(train: Any, val: Any, test: Any) -> Splits:
+    """Return the splits for three data sets of labelled images.
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Height and width in pixels, number of channels."""
-        ...
-
-    @property
-    def classes(self) -> int:
-        """The number of classes; labels are 0 .. classes - 1."""
-        ...
-
-
-def image_splits(train: ImageSet, val: ImageSet, test: ImageSet) -> Splits:
-    """Return the splits for three image sets of the same shape and classes."""
+    `read` returns normalised images float32 [n, H, W, C] and labels int64 [n] from 0 to `classes` - 1. `shape` is (H, W, C).
+    """
     facts = {"shape": train.shape, "classes": train.classes, "outputs": train.classes, "unit": "images"}
     return Splits(train, val, test, facts)
 
@@ -91,7 +80,7 @@ class ArraySet:
         return len(self.labels)
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return images and labels as in `ImageSet`, without augmentation."""
+        """Return images and labels as in `image_splits`, without augmentation."""
         images = self.images[indices].astype(np.float32)
         images *= np.float32(self.scale)
         images += np.float32(self.shift)

@@ -14,12 +14,15 @@ import numpy as np
 
 from train_anywhere.data.prepared_folder import prepare_folder
 from train_anywhere.data.shards.checks import ShardFiles, list_shards
-from train_anywhere.data.shards.scan import ABSENT, LINE, Scan, check_fields, scan, two_largest
+from train_anywhere.data.shards.scan import ABSENT, LINE, Scan, check_fields, scan
 from train_anywhere.errors import DataError
 from train_anywhere.files.terminal.output import show_progress
 
-VERSION = 2
+VERSION = 3
 """Changes with the layout of an index, so that older ones are written again."""
+
+KEY = 24
+"""Characters of the key of a data set."""
 
 THREADS = 8
 """Files scanned at once: a shared disk answers single calls slowly, but many in parallel."""
@@ -41,7 +44,7 @@ class Index:
         root: the folder of the shards.
         place: the folder of the index.
         shards: the shards and their splits.
-        info: `files` (see `Files`), their `counts`, the two `largest` of all, `units` and `notes`. A unit is a shard or a row group of
+        info: `files` (see `Files`), their `counts`, the `largest` integers of all, `units` and `notes`. A unit is a shard or a row group of
             Parquet: number of the file, number in the file, rows, bytes.
     """
 
@@ -60,6 +63,11 @@ class Index:
         """The first row of each unit, and the number of all rows: int64 [units + 1]."""
         return np.concatenate([[0], np.cumsum(self.units[:, 2])])
 
+    @property
+    def fields(self) -> set[str]:
+        """The fields that samples have."""
+        return {name for counts in self.info["counts"] for name in counts}
+
     def array(self, name: str) -> np.ndarray:
         """Return an array over all rows, mapped into memory, so a copy of this object in another process is small."""
         return _map(f"{self.place}/{name}.npy")
@@ -67,8 +75,12 @@ class Index:
     def facts(self) -> dict[str, Any]:
         """Return what run.json records: the key, the number of samples, and the files with their sizes."""
         files = {name: size for name, size, _ in self.info["files"]}
-        key = self.place.name.rpartition("-")[2]
-        return {"index": key, "folder": str(self.root), "samples": int(self.starts[-1]), "files": files}
+        return {
+            "index": self.place.name[-KEY:],
+            "folder": str(self.root),
+            "samples": int(self.starts[-1]),
+            "files": files,
+        }
 
 
 @lru_cache(maxsize=256)
@@ -94,12 +106,13 @@ def open_index(folder: Path, other: Path, pulse: Callable[[], None] = lambda: No
     except OSError as error:
         raise DataError(f"{error.filename} can't be read ({error.strerror}).") from error
     files = [(name, s.st_size, s.st_mtime_ns) for name, s in zip(names, states, strict=True)]
-    key = hashlib.sha256(json.dumps([VERSION, files]).encode()).hexdigest()[:24]
+    # run.json has the key of a run's data: it stays in new versions
+    key = hashlib.sha256(json.dumps([2, files]).encode()).hexdigest()[:KEY]
     if AGREED.get(folder, key) != key:
         raise DataError(
             f"shards in {folder} changed since this run indexed them; put them back, or start a new run."
         )
-    places = [folder / f".index-{key}", other / f"index-{key}"]
+    places = [folder / f".index-{VERSION}{key}", other / f"index-{VERSION}{key}"]
     place = next((p for p in places if p.is_dir()), places[not os.access(folder, os.W_OK)])
     try:
         prepare_folder(place, lambda new: _write(new, folder, files, pulse))
@@ -109,45 +122,24 @@ def open_index(folder: Path, other: Path, pulse: Callable[[], None] = lambda: No
         place = prepare_folder(places[1], lambda new: _write(new, folder, files, pulse))
     try:
         index = Index(folder, place, shards, json.loads((place / INFO).read_text()))
-        _check(index, files)
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+        _check(index)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{place} is damaged ({error}); delete this folder, and the next run writes it again."
         ) from error
     return index
 
 
-def _check(index: Index, files: Files) -> None:
-    """Raise an error if an index is of another form than `_write` makes it: others may write in the folder of the data."""
-    info, units = index.info, index.units
-    if info["files"] != [list(file) for file in files]:
-        raise ValueError("it is of other files")
-    rows = np.bincount(units[:, 0], units[:, 2], len(files)) if len(units) else np.zeros(len(files))
-    if len(rows) != len(files) or (units < 0).any():
-        raise ValueError("a unit has odd numbers")
-    counts = [{name: int(count) for name, count in one.items()} for one in info["counts"]]
-    if len(counts) != len(files) or any(
-        not 0 <= n <= r for one, r in zip(counts, rows, strict=True) for n in one.values()
-    ):
-        raise ValueError("a count is odd")
-    if not all(
-        type(n) is int and type(place) is str for pairs in info["largest"].values() for n, place in pairs
-    ):
-        raise ValueError("a largest value is odd")
-    if not all(isinstance(note, str) for note in info["notes"]):
-        raise ValueError("a note is no text")
-    placed = {".parquet": set[str](), ".jsonl": {LINE}}.get(
-        index.shards.kind, {name for one in counts for name in one}
-    )
-    for name in ("hash", *(f"{what}:{name}" for name in placed for what in ("offset", "size"))):
+def _sum(info: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(info).encode()).hexdigest()
+
+
+def _check(index: Index) -> None:
+    """Raise an error if the content of an index is not as it was written: others may write in the folder of the data."""
+    if index.info.pop("sum") != _sum(index.info):
+        raise ValueError(f"{INFO} was changed")
+    fields = {".parquet": set[str](), ".jsonl": {LINE}}.get(index.shards.kind, index.fields)
+    for name in ("hash", *(f"{what}:{name}" for name in fields for what in ("offset", "size"))):
         array = index.array(name)
         if array.shape != (index.starts[-1],) or array.dtype.kind not in "iu":
             raise ValueError(f"{name} has the wrong length or type")
@@ -175,7 +167,7 @@ def _write(place: Path, folder: Path, files: Files, pulse: Callable[[], None]) -
     info = {
         "files": files,
         "counts": [one.counts for one in scans],
-        "largest": {name: two_largest(v for one in largest for v in one[name]) for name in sorted(common)},
+        "largest": {name: max(one[name] for one in largest) for name in sorted(common)},
         "units": [
             (n, number, *unit)
             for n, one in enumerate(scans)
@@ -183,7 +175,7 @@ def _write(place: Path, folder: Path, files: Files, pulse: Callable[[], None]) -
         ],
         "notes": [one.note for one in scans if one.note],
     }
-    (place / INFO).write_text(json.dumps(info))
+    (place / INFO).write_text(json.dumps(info | {"sum": _sum(info)}))
 
 
 def _scan_all(folder: Path, files: Files) -> Iterator[Scan]:

@@ -22,9 +22,6 @@ from train_anywhere.files.node_disk import Staged, as_it_is
 MAX_NOTES = 3
 """The most notes about shards that a run prints."""
 
-MOST_GAP = 10
-"""How often the number of classes without the largest label fits into it, at most: else this label is wrong."""
-
 Fraction = Annotated[float, Range(above=0, below=1)]
 
 
@@ -50,7 +47,10 @@ def open_shards(
     """
     folder = Path(resolve_node_path(dir))
     found, limit = open_index(folder, Path(index)), parse_size(cache)
-    notes, fields = _notes(found, dir), sorted({name for one in found.info["counts"] for name in one})
+    notes, fields = list(found.info["notes"]), sorted(found.fields)
+    if (more := len(notes) - MAX_NOTES) > 0:
+        others = f"{more:,} other shards have such notes: python -m train_anywhere index {shlex.quote(dir)}"
+        notes[MAX_NOTES:] = [others]
     if not fields:
         raise DataError(f"data.dir={folder} has no samples with fields; add some, or use another folder.")
     named = find_columns(columns, fields)
@@ -73,13 +73,6 @@ def open_shards(
     names = {split: one.row_names for split, one in sets.items()}
     facts = {**_facts(sets["train"], found, classes), "row_names": names}
     return Splits(sets["train"], sets.get("val"), sets.get("test", sets.get("val")), facts, tuple(notes))
-
-
-def _notes(found: Index, dir: str) -> list[str]:
-    """Return the notes of an index, at most `MAX_NOTES` and how many there are."""
-    notes = list(found.info["notes"])
-    more = f"{len(notes) - MAX_NOTES:,} other shards have such notes: python -m train_anywhere index {shlex.quote(dir)}"
-    return [*notes[:MAX_NOTES], more] if len(notes) > MAX_NOTES else notes
 
 
 def index_ahead(given: Mapping[str, Any], before: Any, pulse: Callable[[], None]) -> dict[str, Any]:
@@ -126,12 +119,12 @@ def _facts(train: ShardRows, index: Index, classes: int | None) -> dict[str, Any
     first = leaves(train.read(np.array([0]), 0, False))
     facts: dict[str, Any] = {"shape": first[0].shape[1:]}
     label = next((n for column, names in train.columns.items() for n in names if {n, column} & {*LABELS}), "")
-    (top, place), *others = index.info["largest"].get(label) or [(-1, "")]
-    samples, second = int(index.starts[-1]), others[0][0] if others else top
-    if not classes and (top >= samples or top >= MOST_GAP * (second + 1)):
+    top, place = index.info["largest"].get(label, (-1, ""))
+    samples = int(index.starts[-1])
+    if not classes and top >= samples:
         facts["unknown"] = (
-            f"{place} has the label {top:,}, the next one is {second:,}, and there are {samples:,} samples: correct it, or name the "
-            "number of classes with data.classes=N"
+            f"{place} has the label {top:,}, and there are {samples:,} samples: correct it, or name the number of classes with "
+            "data.classes=N"
         )
     elif known := classes or top + 1:
         facts["classes"] = facts["outputs"] = known

@@ -142,12 +142,8 @@ def find_columns(columns: Mapping[str, str] | None, fields: list[str]) -> dict[s
     named: dict[str, tuple[str, ...]] = {f: (f,) for f in fields}
     if pictures and label:
         named = {"image": pictures, "label": label}
-    if columns is not None:
+    if columns:
         named = {column: tuple(names.split(";")) for column, names in columns.items()}
-    if not named:
-        raise DataError(
-            "the samples have no fields; use other files, or data.columns={image: jpg, label: cls}."
-        )
     for column, names in named.items():
         if not {*names} & {*fields}:
             raise DataError(

@@ -6,7 +6,7 @@ import os
 import re
 import tarfile
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -35,13 +35,8 @@ _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
 """Key and field of a member of a tar file, as in webdataset: up to the first dot of the file name, and after it."""
 
 
-Largest = list[tuple[int, str]]
-"""The largest integers of a field, different ones, each with a place that has it: file and sample."""
-
-
-def two_largest(values: Iterable[tuple[int, str]]) -> Largest:
-    """Return the two largest of these integers, the largest first."""
-    return sorted({number: (number, place) for number, place in values}.values(), reverse=True)[:2]
+Largest = tuple[int, str]
+"""The largest integer of a field, and a place that has it: file and sample."""
 
 
 @dataclass
@@ -51,7 +46,7 @@ class Scan:
     Attributes:
         hashes: a random number for each sample, which decides its split: uint32 [n].
         counts: number of samples that have each field.
-        largest: of each field that has only integers, the two largest values and their places in the file, see `two_largest`.
+        largest: of each field that has only integers, the largest one.
         places: offset and size of a field in each sample, int64 [n, 2].
         groups: number of rows and bytes of each row group of a Parquet file.
         note: a line for the user, or "".
@@ -59,7 +54,7 @@ class Scan:
 
     hashes: np.ndarray
     counts: dict[str, int]
-    largest: dict[str, "Largest"]
+    largest: dict[str, Largest]
     places: dict[str, np.ndarray] = field(default_factory=dict)
     groups: list[tuple[int, int]] = field(default_factory=list)
     note: str = ""
@@ -79,7 +74,7 @@ def scan(path: Path) -> Scan:
 
 def _scan_tar(path: Path) -> Scan:
     samples: dict[str, dict[str, tuple[int, int]]] = {}
-    labels, size, linked = dict[int | None, str](), os.path.getsize(path), ""
+    labels, size, linked = dict[Any, str](), os.path.getsize(path), ""
     counts = Counter[str]()
     try:
         with open_tar(path) as tar:
@@ -117,11 +112,9 @@ def _scan_tar(path: Path) -> Scan:
     except (tarfile.TarError, ValueError, LookupError, OverflowError, RecursionError) as error:
         raise DataError(f"{path} is not a complete tar file ({error}); fetch it again.") from error
     places = {kind: _array([s.get(kind, (0, ABSENT)) for s in samples.values()]) for kind in counts}
-    known = (
-        two_largest((n, place) for n, place in labels.items() if n is not None) if None not in labels else []
-    )
+    largest = {"cls": max(labels.items())} if labels and None not in labels else {}
     hashes = _hashes(key.encode(errors="surrogateescape") for key in samples)
-    return Scan(hashes, dict(counts), {"cls": known} if known else {}, places, note=linked or note)
+    return Scan(hashes, dict(counts), largest, places, note=linked or note)
 
 
 class _Shard(io.BufferedReader):
@@ -197,9 +190,8 @@ def _scan_jsonl(path: Path) -> Scan:
                 counts.update(row.keys())
                 for name, value in row.items():
                     if type(value) is int:
-                        known = largest.setdefault(name, [])
-                        if len(known) < 2 or value > known[1][0]:
-                            largest[name] = two_largest([(value, f"{path}, line {number}"), *known])
+                        if name not in largest or value > largest[name][0]:
+                            largest[name] = value, f"{path}, line {number}"
                     else:
                         other.add(name)
             offset += len(line)
@@ -236,7 +228,7 @@ def _scan_parquet(path: Path) -> Scan:
         tops = [c.statistics.max for c in columns if c.is_stats_set and c.statistics.has_min_max]
         if tops and len(tops) == len(groups) and all(type(top) is int for top in tops):
             places = (f"{path}, row group {n}" for n in range(len(tops)))
-            largest[columns[0].path_in_schema] = two_largest(zip(tops, places, strict=True))
+            largest[columns[0].path_in_schema] = max(zip(tops, places, strict=True))
     hashes = np.random.PCG64(crc32(path.name.encode())).random_raw(about.num_rows) >> np.uint64(32)
     sizes = [(group.num_rows, group.total_byte_size) for group in groups]
     return Scan(hashes.astype(np.uint32), dict.fromkeys(names, about.num_rows), largest, {}, sizes)

@@ -38,7 +38,7 @@ class OpenFile:
     def __init__(self, path: str, state: tuple[int, int]) -> None:
         self.path, self.state, self.looked = path, state, 0.0
         self.parquet: Any = None
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.file = open(path, "rb", buffering=0)  # noqa: SIM115  # stays open
 
     def check(self) -> None:
         """Raise DataError if the file changed."""
@@ -55,17 +55,13 @@ class OpenFile:
     def read(self, offset: int, size: int) -> bytes:
         """Return `size` bytes from an offset."""
         inside = 0 <= offset <= offset + size <= self.state[0]
-        found = os.pread(self.fd, size, offset) if inside else b""
+        found = os.pread(self.file.fileno(), size, offset) if inside else b""
         if not inside or len(found) != size:
             raise DataError(
                 f"{self.path} has no {size:,} bytes at byte {offset:,}: it ends early, or its index is damaged. Fetch it again, or delete "
                 "the folder of the index next to it."
             )
         return found
-
-    def __del__(self) -> None:
-        if hasattr(self, "fd"):
-            os.close(self.fd)
 
 
 @lru_cache(maxsize=OPEN)
