@@ -176,7 +176,6 @@ OUTSIDE = {
     "engine/train_anywhere/training/lightning/checkpoint/buffers.py": "the new folder of a checkpoint, reached without links",
     "engine/train_anywhere/launch/forkserver.py": "the null device",
     "engine/train_anywhere/data/shards/index.py": "the new folder of an index",
-    "engine/train_anywhere/data/shards/sources.py": "reads shards",
     "engine/train_anywhere/program/__init__.py": "the file of metrics of a program, as it would itself",
     "engine/train_anywhere/job/running_ranks.py": "the null device",
     "engine/train_anywhere/job/__main__.py": "a pipe of the batch script",

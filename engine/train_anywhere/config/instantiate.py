@@ -39,6 +39,16 @@ def explain_target_errors(what: str) -> Iterator[None]:
         raise ConfigError(f"{what} can't be made: {message.rstrip('.')}.") from error
 
 
+def make_kind(section: OpenSection, where: str, framework: str, kind: Any, name: str, **supplied: Any) -> Any:
+    """Return `instantiate`'s object, which has to be a `kind`, called `name` in the message. Raises ConfigError."""
+    what = f"{where}.{TARGET}={section.target[framework]}"
+    with explain_target_errors(what):
+        created = instantiate(section, where, framework, **supplied)
+    if not isinstance(created, kind):
+        raise ConfigError(f"{what} returns a {type(created).__qualname__}, which is not a {name}.")
+    return created
+
+
 def locate(dotted: str, key: str) -> Any:
     """Import and return the class or function with a dotted name.
 

@@ -44,14 +44,18 @@ def test_variables_have_unique_paths(make_config, overrides: str) -> None:
 @pytest.mark.parametrize("name", ["cnn", "resnet18"])
 def test_a_batch_is_a_tenth_of_the_moving_statistics(make_config, name: str) -> None:
     """The momentum is 0.9, which other frameworks call 0.1."""
-    from train_anywhere.training.keras.dropin.gradients import find_batch_norms
+    import keras
+
+    from train_anywhere.training.keras.dropin.gradients import find_parts
 
     model = build_network(make_config("framework=keras", f"model={name}"), {"shape": (8, 8, 1), "outputs": 2})
     batch = np.random.default_rng(0).normal(size=(4, 8, 8, 1)).astype(np.float32)
     means = []
     for _ in range(2):
         model(batch, training=True)
-        means.append([np.array(norm.moving_mean) for norm in find_batch_norms(model)])
+        means.append(
+            [np.array(norm.moving_mean) for norm in find_parts(model, keras.layers.BatchNormalization)]
+        )
     for first, second in zip(*means, strict=True):
         np.testing.assert_allclose(second, 1.9 * first, rtol=1e-3, atol=1e-6)
 

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from train_anywhere.training.keras.dropin.gradients import find_batch_norms, synchronize_batch_norms
+from train_anywhere.training.keras.dropin.gradients import find_parts, synchronize_batch_norms
 from train_anywhere.training.keras.strategies.base import Strategy
 
 
@@ -16,11 +16,17 @@ def model() -> keras.Model:
 
 def test_several_replicas_normalise_together() -> None:
     made = model()
-    assert [layer.synchronized for layer in find_batch_norms(made)] == [False, False]
+    assert [layer.synchronized for layer in find_parts(made, keras.layers.BatchNormalization)] == [
+        False,
+        False,
+    ]
     synchronize_batch_norms(made, Strategy(replicas=1))
-    assert [layer.synchronized for layer in find_batch_norms(made)] == [False, False]
+    assert [layer.synchronized for layer in find_parts(made, keras.layers.BatchNormalization)] == [
+        False,
+        False,
+    ]
     synchronize_batch_norms(made, Strategy(replicas=2))
-    assert [layer.synchronized for layer in find_batch_norms(made)] == [True, True]
+    assert [layer.synchronized for layer in find_parts(made, keras.layers.BatchNormalization)] == [True, True]
 
 
 def test_a_model_without_such_layers_stays_as_it_is() -> None:

@@ -588,7 +588,7 @@ REFUSED = [
     ((task("without_loss"),), "has neither a loss nor a train_step: call compile"),
     ((task("UncompiledLoss"),), "has a train_step that calls compute_loss, but no compiled loss: compute the loss in that step, or"),
     ((task("Gan"),), "has a train_step, but neither a test_step nor a compiled loss, so nothing can be evaluated"),
-    ((task("no_task"),), "makes a Dense, not a keras.Model"),
+    ((task("no_task"),), "returns a Dense, which is not a keras.Model"),
     ((task("OwnStep"), "trainer.accumulate_grad_batches=2"), "makes an optimizer step for each batch; use"),
     (
         (task("compiled"), "task.optimizer=adam", "trainer.gradient_clip_val=1"),

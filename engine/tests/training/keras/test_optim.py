@@ -268,7 +268,7 @@ def test_callbacks_can_set_a_constant_learning_rate(make_config) -> None:
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["schedule=custom", "schedule._target_=keras.optimizers.SGD"], "makes a SGD; Keras needs a"),
+        (["schedule=custom", "schedule._target_=keras.optimizers.SGD"], "returns a SGD, which is not a LearningRateSchedule"),
         (["optimizer=custom", "optimizer._target_=keras.optimizers.schedules.ExponentialDecay", *(
             "+optimizer.initial_learning_rate=1.0", "+optimizer.decay_steps=1", "+optimizer.decay_rate=0.5",
         )], "takes no learning_rate, so optimizer.lr would have no effect"),

@@ -25,8 +25,8 @@ def test_the_wait_for_others_is_not_counted() -> None:
     @tf.function
     def step(x: tf.Tensor) -> tf.Tensor:
         gradient = work("first", x)
-        pace.mark_gradients([gradient])
-        pace.mark_gradients([work("second optimizer's", gradient)])
+        pace.mark("gradients", [gradient])
+        pace.mark("gradients", [work("second optimizer's", gradient)])
         return work("others'", gradient)
 
     step(tf.constant(1.0))
@@ -41,7 +41,7 @@ def test_the_wait_for_others_is_not_counted() -> None:
 def test_gradients_of_an_embedding_stay_sparse() -> None:
     pace = Pace(processes=2)
     slices = tf.IndexedSlices(tf.ones((1, 4)), tf.constant([0]), tf.constant([1000, 4]))
-    step = tf.function(lambda: pace.mark_gradients([slices]))
+    step = tf.function(lambda: pace.mark("gradients", [slices]))
     pace.start()
     step()
     assert pace.seconds(Heartbeat()) >= 0

@@ -1,9 +1,7 @@
 """Checkpoints of a Keras run: every variable bit for bit, the progress of the run, seeds."""
 
 import json
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,11 +60,6 @@ class Position:
         """The epoch of the last batch, from 0."""
         return self.epoch if self.batch else max(0, self.epoch - 1)
 
-    @property
-    def leaves(self) -> bool:
-        """Whether training leaves the epoch after this step, because of user code, signal or time."""
-        return self.preempted or self.ended or self.timed_out
-
     def ends_epoch(self, plan: Plan) -> bool:
         """Return whether no step is left in the epoch or the run."""
         return self.batch >= plan.train_batches or self.step >= plan.total_steps or self.timed_out
@@ -91,18 +84,6 @@ def disable_graph_optimizer() -> None:
     """
     if not tf.config.get_visible_devices("GPU"):
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-
-
-@contextmanager
-def keep_random_state(module: Module) -> Iterator[None]:
-    """Restore the random states of Python, numpy and the model after the block."""
-    states = [v for v in module.model.variables if v.name == "seed_generator_state"]
-    restore_states = module.strategy.snapshot(states)
-    python, own = random.getstate(), np.random.get_state()
-    yield
-    restore_states()
-    random.setstate(python)
-    np.random.set_state(own)
 
 
 def copy_values(variables: NamedVariables) -> dict[str, np.ndarray]:
@@ -145,7 +126,7 @@ class StateWriter:
         self,
         module: Module,
         position: Position,
-        metric_state: Mapping[str, Any],
+        metric_state: Sequence[np.ndarray],
         callbacks: Mapping[str, Any],
         value: float | None,
     ) -> None:
@@ -162,7 +143,7 @@ class StateWriter:
         if any(array.tobytes() != weights[name].tobytes() for name, array in raw.items()):
             files[RAW_WEIGHTS] = raw
         if metric_state:
-            files[METRICS_FILE] = {**metric_state}
+            files[METRICS_FILE] = {f"state/{n}": array for n, array in enumerate(metric_state)}
         state = {
             "pending": position.pending,
             "best": position.patience.best,
@@ -197,7 +178,7 @@ def restore(saved: SavedCheckpoint, module: Module, state: Mapping[str, Any]) ->
     _assign(module.weights(), raw if raw.exists() else saved.path / "weights.npz", "model")
     _assign(module.optimizer_state(), saved.path / "optimizer.npz", "optimizer or precision")
     if (saved.path / METRICS_FILE).exists():
-        module.restore_metric_state(_read(saved.path / METRICS_FILE))
+        module.metrics.restore([*_read(saved.path / METRICS_FILE).values()])
     patience = Patience(state["best"], state["bad"])
     metrics = dict(saved.metrics)
     at, ended = (saved.epoch, saved.batch, saved.step), state["ended"]

@@ -13,7 +13,7 @@ from train_anywhere.training.keras.dropin.gradients import (
     AveragingApply,
     Base,
     NamedVariables,
-    find_batch_norms,
+    find_parts,
     name_variables,
     read_flags,
     set_flags,
@@ -51,6 +51,7 @@ class Module:
         base: the weights that `model.lora` freezes; None without adapters.
         spec: types and shapes of a replica's batch of training.
         accumulate: batches per optimizer step; above 1, each step gets a stack of them.
+        rate_of: the optimizer whose learning rate is reported, if any.
         jit_compile: whether XLA compiles the step without the optimizer; it can't compile collectives and reading data.
 
     Attributes:
@@ -73,6 +74,7 @@ class Module:
         spec: Any = None,
         accumulate: int = 1,
         jit_compile: bool = False,
+        rate_of: keras.optimizers.Optimizer | None = None,
     ) -> None:
         self.model, self.network, self.facts, self.strategy, self.base = model, network, facts, strategy, base
         self.spec, self.extra, self.applies = spec, extra, applies
@@ -82,7 +84,7 @@ class Module:
         for optimizer in self.optimizers:
             optimizer.finalize_variable_values = lambda trainable_variables: None
         self.distribution = tf.distribute.get_strategy()
-        self.learning_rate: Callable[[], float] = lambda: 0.0
+        self.learning_rate = make_rate_reader(rate_of) if rate_of else lambda: 0.0
         self.notes: list[str] = []
         self.logs: Mapping[str, Any] = {}
         self._averages_always = False
@@ -133,7 +135,7 @@ class Module:
             model.jit_compile = False  # XLA compiles the part of `_train_step`
 
         def marked(data: Any) -> Any:
-            self.strategy.pace.mark_batch(data)
+            self.strategy.pace.mark("batch", data)
             tensors = (one for one in tf.nest.flatten(data) if isinstance(one, tf.Tensor) and one.shape.rank)
             if (first := next(tensors, None)) is not None:
                 rows = tf.reduce_prod(tf.shape(first, tf.int64)[: 1 + (self.accumulate > 1)])
@@ -158,7 +160,7 @@ class Module:
         @tf.function(autograph=False)
         def run(iterator: Iterator[Any]) -> Any:
             batch = next(iterator)
-            self.strategy.pace.mark_batch(batch)
+            self.strategy.pace.mark("batch", batch)
             return self.distribution.run(on_replica, args=(batch,))
 
         return run
@@ -180,9 +182,14 @@ class Module:
             )
         (apply,) = applies
         train_step = self.model.train_step
-        compute: Callable[[Any], Any] = lambda data: apply.record(train_step, data)  # noqa: E731
+
+        def record(data: Any) -> tuple[Any, list[Any]]:
+            with apply.capture() as gradients:
+                return train_step(data), gradients
+
+        compute: Callable[[Any], Any] = record
         if self.jit_compile:
-            compute = tf.function(compute, autograph=False, jit_compile=True)
+            compute = tf.function(record, autograph=False, jit_compile=True)
 
         def step(data: Any) -> Any:
             logs, gradients = compute(data) if self.accumulate == 1 else self._accumulate(compute, data)
@@ -207,10 +214,6 @@ class Module:
         _, logs, sums = tf.while_loop(lambda number, *_: number < self.accumulate, add, start)
         means = iter([s / self.accumulate for s in sums])
         return logs, [None if g is None else next(means) for g in first]
-
-    def read_rate_of(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """Report the learning rate of this optimizer."""
-        self.learning_rate = make_rate_reader(optimizer)
 
     def average_always(self) -> None:
         """Include averages that an optimizer itself copies to the weights in `swap_averages`."""
@@ -264,18 +267,13 @@ class Module:
         """Return all variables of the optimizers by name."""
         return name_variables([v for optimizer in self.optimizers for v in optimizer.variables])
 
-    def metric_state(self) -> Mapping[str, Any]:
-        """Return the states of the metrics over all ranks."""
-        arrays = self.metrics.arrays(self.strategy.sum(self.metrics.take()))
-        return {f"state/{n}": array for n, array in enumerate(arrays)}
-
-    def restore_metric_state(self, arrays: Mapping[str, Any]) -> None:
-        """Continue from these states on the rank that reads the checkpoint. Others start at zero."""
-        self.metrics.restore([array for key, array in arrays.items() if key.startswith("state/")])
-
     def moving_statistics(self) -> list[keras.Variable]:
-        """Return the float32 ones of batch normalization. Other variables must be equal on all ranks."""
-        pairs = ((one, v) for one in find_batch_norms(self.model) for v in one.non_trainable_variables)
+        """Return the float32 ones of batch normalization. Other variables must be equal on all ranks.
+
+        They are linear in the batches, so averaging them may be late.
+        """
+        layers = find_parts(self.model, keras.layers.BatchNormalization)
+        pairs = ((one, v) for one in layers for v in one.non_trainable_variables)
         return [v for one, v in pairs if v.dtype == "float32" and v is not one.gamma and v is not one.beta]
 
     def refuse_different_weights(self) -> None:

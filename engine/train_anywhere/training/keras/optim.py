@@ -19,7 +19,7 @@ from train_anywhere.config.choices import (
     Schedule,
     Sgd,
 )
-from train_anywhere.config.instantiate import explain_target_errors, instantiate, locate
+from train_anywhere.config.instantiate import locate, make_kind
 from train_anywhere.config.keys import TARGET
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
@@ -157,15 +157,10 @@ def make_schedule(
     if not isinstance(schedule, OtherSchedule):
         return LearningRate(lr, schedule, plan.steps_per_epoch, plan.total_steps)
     length = plan.max_epochs if schedule.interval == "epoch" else plan.total_steps
-    with explain_target_errors(f"schedule.{TARGET}={schedule.target['keras']}"):
-        user_schedule = instantiate(
-            schedule, "schedule", "keras", initial_learning_rate=lr, decay_steps=length
-        )
-    if not isinstance(user_schedule, keras.optimizers.schedules.LearningRateSchedule):
-        raise ConfigError(
-            f"schedule._target_={schedule.target['keras']} makes a {type(user_schedule).__name__}; Keras needs a "
-            "keras.optimizers.schedules.LearningRateSchedule, such as keras.optimizers.schedules.ExponentialDecay."
-        )
+    kind = keras.optimizers.schedules.LearningRateSchedule
+    name = "LearningRateSchedule of Keras, such as keras.optimizers.schedules.ExponentialDecay"
+    supplied = {"initial_learning_rate": lr, "decay_steps": length}
+    user_schedule = make_kind(schedule, "schedule", "keras", kind, name, **supplied)
     by_epoch = schedule.interval == "epoch"
     return EpochSchedule(user_schedule, plan.steps_per_epoch) if by_epoch else user_schedule
 
@@ -241,10 +236,5 @@ def _other(o: OtherOptimizer, rate: Any, clipping: Mapping[str, float]) -> keras
             f"optimizer.{TARGET}={dotted} takes no {missing[0]}, so {key} would have no effect."
         )
     section = replace(o, arguments={**{name: supplied[name] for name in missing}, **o.arguments})
-    with explain_target_errors(f"optimizer.{TARGET}={dotted}"):
-        optimizer = instantiate(section, "optimizer", "keras", **supplied)
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise ConfigError(
-            f"optimizer.{TARGET}={dotted} returns a {type(optimizer).__name__}, not a keras.optimizers.Optimizer."
-        )
-    return optimizer
+    kind = keras.optimizers.Optimizer
+    return make_kind(section, "optimizer", "keras", kind, "keras.optimizers.Optimizer", **supplied)

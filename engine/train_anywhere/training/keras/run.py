@@ -29,6 +29,7 @@ from train_anywhere.training.early_stopping import Patience
 from train_anywhere.training.keras.batches import Loader
 from train_anywhere.training.keras.checkpoint import (
     RAW_WEIGHTS,
+    SEED_STATE,
     Position,
     StateWriter,
     load_initial_weights,
@@ -177,14 +178,15 @@ class KerasTraining(Training):
     def _open(self) -> TrainingCallback:
         """Open the checkpoints, restore the newest one, and open the progress and the metrics."""
         config, process, strategy = self.config, self.process, self.strategy
-        module, plan, run, recorder = self._module, self._plan, process.run, process.recorder
+        module, plan, run = self._module, self._plan, process.run
         writes = strategy.rank == 0 and not config.trainer.fast_dev_run
+        recorder = process.recorder if writes else None
         checkpointer = open_checkpointer(config.checkpoint, run) if writes else None
         newest = self._newest = checkpointer.store.newest_good() if checkpointer else None
-        if writes and recorder:
+        if recorder:
             recorder.record_first_step(newest.step if newest else 0)
         position, state = restore_or_initialize(config, module, newest)
-        if writes and recorder:
+        if recorder:
             recorder.follow(lambda: position.step)
         newest_written = lambda: checkpointer.newest if checkpointer else None  # noqa: E731
         progress = open_progress(
@@ -200,7 +202,7 @@ class KerasTraining(Training):
             lines.append(device_count_message(state["devices"], strategy.replicas))
         for line in filter(None, lines):
             progress.note(line)
-        if writes and recorder:
+        if recorder:
             known = describe_data(module.spec, module.facts)
             own = {"own_workers": 0 if isinstance(self._loader.splits["train"], Stream) else None}
             recorder.record_facts(header.record(config, plan) | known | own)
@@ -264,7 +266,7 @@ def restore_or_initialize(
     strategy.broadcast_variables([*weights.values(), *module.optimizer_state().values()])
     known = strategy.broadcast_json(asdict(position))
     # each device has other dropout seeds, after all received those of rank 0
-    for seed in (v for v in module.model.variables if v.name == "seed_generator_state"):
+    for seed in (v for v in module.model.variables if v.name == SEED_STATE):
         local = strategy.local_values(seed)
         for number, value in enumerate(local):
             value.assign_add(tf.constant([strategy.rank * len(local) + number, 0], value.dtype))

@@ -6,7 +6,7 @@ from torch import nn, optim
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from train_anywhere.config.choices import Optimizer, OtherOptimizer, OtherSchedule, Sgd
-from train_anywhere.config.instantiate import explain_target_errors, instantiate
+from train_anywhere.config.instantiate import explain_target_errors, instantiate, make_kind
 from train_anywhere.config.schema import Checkpoint, Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.hardware import can_fuse, match_state_layout
@@ -47,15 +47,14 @@ def make_optimizer(
         if isinstance(chosen, Sgd):
             return optim.SGD(groups, lr, momentum=chosen.momentum, nesterov=chosen.nesterov, **options)
         return optim.AdamW(groups, lr, betas=(chosen.betas[0], chosen.betas[1]), eps=chosen.eps, **options)
-    target = f"optimizer._target_={chosen.target['lightning']}"
-    with explain_target_errors(target):
-        created = instantiate(chosen, "optimizer", "lightning", params=groups, lr=lr)
-    if not isinstance(created, optim.Optimizer):
-        raise ConfigError(
-            f"{target} returns a {type(created).__name__}, which is not a torch.optim.Optimizer."
-        )
+    supplied, kind = {"params": groups, "lr": lr}, optim.Optimizer
+    created: optim.Optimizer = make_kind(
+        chosen, "optimizer", "lightning", kind, "torch.optim.Optimizer", **supplied
+    )
     if "weight_decay" not in created.defaults and any(g.weight_decay is not None for g in chosen.groups):
-        raise ConfigError(f"{target} has no weight_decay, which optimizer.groups sets; leave it out there.")
+        raise ConfigError(
+            f"optimizer._target_={chosen.target['lightning']} has no weight_decay, which optimizer.groups sets; leave it out there."
+        )
     return created
 
 

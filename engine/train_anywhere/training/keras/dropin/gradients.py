@@ -1,6 +1,7 @@
 """Average gradients inside `optimizer.apply`, and track which layers are trainable."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -53,20 +54,13 @@ def set_flags(model: keras.Model, flags: Sequence[bool]) -> None:
             part.trainable = flag
 
 
-def find_batch_norms(model: keras.Model) -> list[keras.layers.BatchNormalization]:
-    """Return all batch normalization layers of a model, also nested ones."""
-    return [layer for layer in find_layers(model) if isinstance(layer, keras.layers.BatchNormalization)]
-
-
 def synchronize_batch_norms(model: keras.Model, strategy: Strategy) -> None:
-    """Make each layer normalize by the mean and variance of the whole global batch.
+    """Make each layer normalize by the mean and variance of the whole global batch; with a mask, still by the rows of each replica.
 
-    Keras sums the rows, their squares and their number over the replicas, also in the backward pass: five small reductions per layer and
-    step. With a mask, Keras still normalizes by the rows of each replica only.
+    Keras sums the rows, their squares and their number over the replicas, also in the backward pass: five small reductions per layer.
     """
-    if strategy.replicas > 1:
-        for layer in find_batch_norms(model):
-            layer.synchronized = True
+    for layer in find_parts(model, keras.layers.BatchNormalization) if strategy.replicas > 1 else ():
+        layer.synchronized = True
 
 
 NamedVariables = dict[str, keras.Variable]
@@ -88,41 +82,39 @@ class AveragingApply:
     """A replacement of an optimizer's `apply` that averages the gradients first.
 
     Attributes:
-        tracing: whether to apply nothing and only record `variables`, when a step is traced but not run.
-        variables: the variables for which `apply` was called while tracing.
-        recorded: the variables of the last call within `record`; None if it named none.
+        variables: the variables for which `apply` was called within `capture`.
+        recorded: those of the last call within it; None if it named none.
     """
 
     def __init__(self, optimizer: keras.optimizers.Optimizer, strategy: Strategy, number: int) -> None:
         self.optimizer, self.strategy = optimizer, strategy
         self.apply = optimizer.apply
         self.name = f"gradients.{number}"
-        self.tracing, self.variables = False, list[keras.Variable]()
+        self.variables = list[keras.Variable]()
         self.recorded: list[keras.Variable] | None = None
-        self._gradients: list[Any] | None = None
+        self._captured: list[Any] | None = None
 
-    def record(self, step: Callable[[Any], Any], data: Any) -> tuple[Any, list[Any]]:
-        """Run a step that calls `apply` once, but apply nothing; return its logs and gradients."""
-        self._gradients = []
+    @contextmanager
+    def capture(self) -> Iterator[list[Any]]:
+        """Apply nothing within the block, and add the gradients to the list that this yields."""
+        self._captured = []
         try:
-            return step(data), self._gradients
+            yield self._captured
         finally:
-            self._gradients = None
+            self._captured = None
 
     def __call__(self, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
         """Apply the averaged gradients, with the arguments of Keras' own `apply`."""
         variables = None if trainable_variables is None else list(trainable_variables)
-        if self.tracing:
+        if self._captured is not None:
+            self._captured += grads
+            self.recorded = variables
             self.variables += [v for v in variables or [] if all(v is not known for known in self.variables)]
             return None
-        if self._gradients is not None:
-            self._gradients += grads
-            self.recorded = variables
-            return None
         present = [g for g in grads if g is not None]  # the same ones on all ranks, which run the same graph
-        self.strategy.pace.mark_gradients(present)
+        self.strategy.pace.mark("gradients", present)
         averages = self.strategy.average(present, self.name) if present else []
-        self.strategy.pace.mark_average(averages)
+        self.strategy.pace.mark("average", averages)
         means = iter(averages)
         return self.apply([None if g is None else next(means) for g in grads], variables)
 
@@ -168,12 +160,9 @@ def weight_averages(applies: Sequence[AveragingApply], always: bool) -> list[tup
     pairs = []
     for apply in applies:
         for one in single_optimizers(apply.optimizer):
-            averages = (
-                {v.name: v for v in one.variables}
-                if one.use_ema and one.built and one.iterations.numpy()
-                else {}
-            )
-            if always or not one.ema_overwrite_frequency:
+            used = one.use_ema and one.built and one.iterations.numpy()
+            if used and (always or not one.ema_overwrite_frequency):
+                averages = {v.name: v for v in one.variables}
                 named = ((weight, f"{weight.path.replace('/', '_')}_average") for weight in apply.variables)
                 pairs += [(weight, averages[name]) for weight, name in named if name in averages]
     return pairs

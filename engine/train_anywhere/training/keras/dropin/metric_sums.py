@@ -45,10 +45,9 @@ class Metrics:
 
     def take(self) -> list[float]:
         """Return the states as numbers, summed over the replicas of this process."""
-        copies = (
-            [np.asarray(v, np.float64) for v in self.strategy.local_values(one)] for one in self.variables
-        )
-        return [number for arrays in copies for number in np.ravel(sum(arrays)).tolist()]
+        local = self.strategy.local_values
+        totals = (sum(np.asarray(v, np.float64) for v in local(one)) for one in self.variables)
+        return [number for total in totals for number in np.ravel(total).tolist()]
 
     def arrays(self, numbers: Sequence[float]) -> list[np.ndarray]:
         """Return the numbers that start with those of `take` as arrays in the shapes of the variables."""

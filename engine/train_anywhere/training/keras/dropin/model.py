@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from train_anywhere.config.checks.targets import task_has_network
-from train_anywhere.config.instantiate import explain_target_errors, instantiate
+from train_anywhere.config.instantiate import make_kind
 from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import Splits, check_labels
 from train_anywhere.data.tf.streams import Stream
@@ -81,14 +81,14 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
         extra, notes, names = build_variables(model, target, config.optimizer.no_decay, applies, spec, other)
         if config.trainer.sync_batchnorm:
             synchronize_batch_norms(model, strategy)
-        own, parts = None if whole else network, plan.accumulate
-        form = (model, own, splits.facts, strategy, extra, applies, base, spec, parts)
-        module = Module(*form, jit_compile=config.trainer.compile and not whole)
-    module.notes += [*loader.notes, *notes, *[NOT_COMPILED] * (config.trainer.compile and whole)]
+        if ours is not None:
+            refuse_unmatched(config.optimizer.groups, [v.path for v in model.weights])
+        used = [apply.optimizer for apply in applies if apply.variables]
+        rate_of, others = check_optimizers(config, strategy.replicas, ours, used)
+        form = (model, None if whole else network, splits.facts, strategy, extra, applies, base, spec)
+        module = Module(*form, plan.accumulate, config.trainer.compile and not whole, rate_of)
+    module.notes += [*loader.notes, *notes, *others, *[NOT_COMPILED] * (config.trainer.compile and whole)]
     module.notes += [OLD_TASK.format(target)] * isinstance(model, OldTask)
-    if ours is not None:
-        refuse_unmatched(config.optimizer.groups, [v.path for v in model.weights])
-    check_optimizers(config, module, ours, [apply.optimizer for apply in applies if apply.variables])
     if not config.callbacks:
         known = [f"{s}/{n}" for s, known in zip(("train", "val"), names, strict=False) for n in known]
         check_monitors(config, plan, known)
@@ -108,16 +108,11 @@ def refuse_accumulation(config: Config) -> None:
 
 def make_model(config: Config, **supplied: Any) -> keras.Model:
     """Return the model of `task._target_`. Raises ConfigError for another object."""
-    target = f"task._target_={config.task.target['keras']}"
-    with explain_target_errors(target):
-        model = instantiate(config.task, "task", "keras", **supplied)
-    if isinstance(model, Task):
-        model = OldTask(model, **supplied)
-    if not isinstance(model, keras.Model):
-        raise ConfigError(
-            f"{target} makes a {type(model).__name__}, not a keras.Model; with framework=keras it has to be one."
-        )
-    return model
+    kinds = keras.Model, Task
+    model = make_kind(
+        config.task, "task", "keras", kinds, "keras.Model, as framework=keras needs", **supplied
+    )
+    return OldTask(model, **supplied) if isinstance(model, Task) else model
 
 
 def make_network(config: Config, splits: Splits) -> keras.Model:
@@ -193,24 +188,21 @@ def compile_model(model: keras.Model, optimizer: keras.optimizers.Optimizer, tar
 
 
 def check_optimizers(
-    config: Config, module: Module, ours: keras.optimizers.Optimizer | None, used: list[Any]
-) -> None:
-    """Set the reader of the learning rate, and add notes. Raises ConfigError for useless keys."""
+    config: Config, replicas: int, ours: keras.optimizers.Optimizer | None, used: Sequence[Any]
+) -> tuple[keras.optimizers.Optimizer | None, list[str]]:
+    """Return the optimizer whose learning rate is reported, and notes. Raises ConfigError for useless keys."""
     target = config.task.target["keras"]
-    if not used and module.strategy.replicas > 1:
+    if not used and replicas > 1:
         raise ConfigError(
-            f"the train_step of task._target_={target} calls no optimizer, so the gradients of {module.strategy.replicas} ranks or devices "
+            f"the train_step of task._target_={target} calls no optimizer, so the gradients of {replicas} ranks or devices "
             "would not be averaged; use optimizer.apply in it, or trainer.devices=1."
         )
     if ours is not None and any(o is ours for o in used):
-        module.read_rate_of(ours)
-        module.notes.extend(ignored_rate_notes(config.optimizer, config.schedule))
-        return
+        return ours, ignored_rate_notes(config.optimizer, config.schedule)
     if config.trainer.gradient_clip_val is not None:
         raise ConfigError(
             f"trainer.gradient_clip_val={config.trainer.gradient_clip_val} would have no effect: task._target_={target} brings its own "
             "optimizer; give that one global_clipnorm."
         )
-    if used:
-        module.read_rate_of(used[0])
-        module.notes.append("the model brings its own optimizer: optimizer and schedule have no effect.")
+    line = "the model brings its own optimizer: optimizer and schedule have no effect."
+    return (used[0], [line]) if used else (None, [])

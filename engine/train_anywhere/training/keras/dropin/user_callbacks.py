@@ -2,13 +2,11 @@
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import keras
 
 from train_anywhere.config.choices import Callback
-from train_anywhere.config.instantiate import explain_target_errors, instantiate
-from train_anywhere.config.keys import TARGET
+from train_anywhere.config.instantiate import make_kind
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.training.attributes import Attributes, unpack
 from train_anywhere.training.keras.attributes import Keras, held_by_checkpoint
@@ -53,8 +51,8 @@ class CallbackStates:
         self.attributes.restore([data], leave=own.__contains__)
 
 
-SAVERS = ("ModelCheckpoint", "BackupAndRestore")
-WRITERS = ("CSVLogger", "TensorBoard", "RemoteMonitor")
+SAVERS = (keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore)
+WRITERS = (keras.callbacks.CSVLogger, keras.callbacks.TensorBoard, keras.callbacks.RemoteMonitor)
 """Keras callbacks that write files or send data: only rank 0 has them."""
 
 
@@ -68,14 +66,9 @@ def make_callbacks(
     """
     callbacks, saved = [], {}
     for name, section in sections.items():
-        where, dotted = f"callbacks.{name}", section.target["keras"]
-        with explain_target_errors(f"{where}.{TARGET}={dotted}"):
-            callback = instantiate(section, where, "keras")
-        if not isinstance(callback, keras.callbacks.Callback):
-            raise ConfigError(
-                f"{where}._target_={dotted} returns a {type(callback).__name__}, not a keras.callbacks.Callback."
-            )
-        if _is_one_of(callback, SAVERS):
+        where, kind = f"callbacks.{name}", keras.callbacks.Callback
+        callback = make_kind(section, where, "keras", kind, "keras.callbacks.Callback")
+        if isinstance(callback, SAVERS):
             raise ConfigError(
                 f"{where} is a {type(callback).__name__}, and this project writes the checkpoints from which a run resumes; leave it out, "
                 "and use checkpoint.every_n_epochs, checkpoint.monitor and checkpoint.keep_last."
@@ -88,21 +81,15 @@ def make_callbacks(
                 )
             module.average_always()
             continue
-        writes = _is_one_of(callback, WRITERS)
+        writes = isinstance(callback, WRITERS)
         if module.strategy.rank == 0 or not writes:
             callbacks.append(callback)
         if not writes:
             saved[where] = callback
-        if position.step and _is_one_of(callback, ("CSVLogger",)):
+        if position.step and isinstance(callback, keras.callbacks.CSVLogger):
             callback.append = True
     if not any(isinstance(one, keras.callbacks.History) for one in callbacks):
         # behind those that add to the logs, as in `fit`; a CallbackList sets `model.history` to it
         callbacks.append(keras.callbacks.History())
         saved["callbacks.history"] = callbacks[-1]
     return callbacks, CallbackStates(saved, module.model, report)
-
-
-def _is_one_of(callback: Any, names: tuple[str, ...]) -> bool:
-    return any(
-        kind.__name__ in names and kind.__module__.startswith("keras") for kind in type(callback).__mro__
-    )

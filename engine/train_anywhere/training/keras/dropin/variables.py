@@ -1,7 +1,7 @@
 """Create all variables of a user's model without running a step."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -53,7 +53,6 @@ class UntrackedVariable:
     def __init__(self, value: tf.Variable, number: int) -> None:
         self.value, self.name, self.shape = value, value.name, value.shape
         self.path, self.dtype = f"other/{number}/{value.name}", value.dtype.name
-        self.numpy = value.numpy
 
     def assign(self, value: Any) -> None:
         """Assign a value, converted to the variable's type."""
@@ -75,10 +74,9 @@ def build_variables(
     """
     own_step = type(model).train_step is not keras.Model.train_step
     # first the layers by themselves: a regularizer in the loss needs their values
-    create_variables(model, lambda data: model(keras.utils.unpack_x_y_sample_weight(data)[0]), train)
-    create_variables(model, partial(use_compiled, model), train)
-    if own_step:
-        create_variables(model, model.train_step, train)
+    alone = lambda data: model(keras.utils.unpack_x_y_sample_weight(data)[0])  # noqa: E731
+    for step in (alone, partial(use_compiled, model), *([model.train_step] if own_step else [])):
+        create_variables(model, step, train)
     with explain_errors(model, target):
         graphs, names = [trace_step(model.train_step, train, applies, trained := list[str]())], [trained]
     for apply in applies:
@@ -135,13 +133,10 @@ def trace_step(
         names[:] = [name for key, value in values for name in number_names(key, value)]
 
     run = partial(tf.distribute.get_strategy().run, on_replica)
-    for apply in applies:
-        apply.tracing = True
-    try:
-        return tf.function(lambda data: run((data,)), autograph=False).get_concrete_function(spec).graph
-    finally:
+    with ExitStack() as stack:
         for apply in applies:
-            apply.tracing = False
+            stack.enter_context(apply.capture())
+        return tf.function(lambda data: run((data,)), autograph=False).get_concrete_function(spec).graph
 
 
 @contextmanager

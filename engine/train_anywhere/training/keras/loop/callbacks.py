@@ -15,14 +15,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
 from train_anywhere.config.checks.monitors import from_keras_name
 from train_anywhere.errors import DataError, RanksDifferError
+from train_anywhere.training.keras.checkpoint import copy_values
 from train_anywhere.training.keras.dropin.gradients import set_flags
 from train_anywhere.training.keras.loop.step_work import StepWork
 from train_anywhere.training.keras.module import Module, to_numbers
-from train_anywhere.training.plan import is_multiple, validation_due
+from train_anywhere.training.plan import validation_due
 
 QUICK_S = 1.0
 """Seconds of a call of several steps above which the next ones are made one by one."""
@@ -209,7 +208,9 @@ class TrainingCallback(StepWork):
             self.leave()
         if self.position.pending:
             self._end_interval()
-        if self.position.pending and (self.position.leaves or self.position.step >= self.plan.total_steps):
+        position = self.position
+        leaves = position.ended or position.timed_out or position.step >= self.plan.total_steps
+        if position.pending and leaves:
             self.model.stop_training = self._leaving = True
         self.pace.start()
 
@@ -242,10 +243,6 @@ class TrainingCallback(StepWork):
         for name in [name for name in numbers if name not in known]:
             with suppress(TypeError, ValueError):  # a callback may keep anything in the logs
                 self.added[from_keras_name(name)] = float(numbers[name])
-        self._report_epoch(epoch, metrics | self.added)
-        self._take_stop(agree=True)
-        if is_multiple(epoch + 1, self.config.monitor.compare_weights_every_n_epochs):
-            self.module.refuse_different_weights()
         self._close(epoch, metrics | self.added, validated)
         self.model.stop_training = self.is_complete()
 
@@ -253,11 +250,11 @@ class TrainingCallback(StepWork):
         """Call the callbacks; validate and save weights that they change."""
         self.timer.stop()
         weights, strategy = self.module.weights(), self.module.strategy
-        before = {n: np.array(v) for n, v in weights.items()} if self.has_users else {}
+        before = copy_values(weights) if self.has_users else {}
         super().on_train_end(logs)
         if not before:
             return
-        now = {name: np.array(v) for name, v in self.module.weights().items()}
+        now = copy_values(self.module.weights())
         if {n: a.shape for n, a in now.items()} != {n: a.shape for n, a in before.items()}:
             self.metrics.progress.note(
                 "callbacks added or removed weights of the model in on_train_end: the checkpoint and exports have the model before that, "
@@ -277,7 +274,7 @@ class TrainingCallback(StepWork):
             return
         if self.load == self.module.swap_averages:
             self._keep_state()
-        self._average_statistics()
+        self.module.strategy.average_variables(self.module.moving_statistics())
         self.heartbeat.enter("validation" if self.split == "val" else self.split)
         super().on_test_begin(logs)
         self._averaged = bool(self.load())

@@ -4,8 +4,9 @@ import math
 
 import keras
 
+from train_anywhere.data.order import random_numbers
 from train_anywhere.data.tf.streams import Stream
-from train_anywhere.training.keras.checkpoint import keep_random_state
+from train_anywhere.training.keras.checkpoint import SEED_STATE
 from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 from train_anywhere.training.keras.loop.step_work import Stopped
 
@@ -90,9 +91,11 @@ def check_validation(callback: TrainingCallback) -> None:
     if not count or trainer.fast_dev_run:
         return
     callback.heartbeat.enter("validation")
-    with keep_random_state(module):
+    restore_seeds = module.strategy.snapshot(v for v in module.model.variables if v.name == SEED_STATE)
+    with random_numbers.preserve():
         beat = keras.callbacks.LambdaCallback(
             on_test_batch_end=lambda *_, **__: callback.heartbeat.evaluated_batch()
         )
         module.model.evaluate(**callback.loader.evaluation("val", count), callbacks=[beat], verbose=0)
         module.report("val", module.strategy.sum(module.take()))
+    restore_seeds()

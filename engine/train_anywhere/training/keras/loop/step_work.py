@@ -188,8 +188,7 @@ class StepWork(keras.callbacks.CallbackList):
             self.validations.clear()  # `fit` ends the epoch here
             self.model.stop_training = self._leaving = True
             return
-        self._report_epoch(epoch, metrics)
-        self._close(epoch, metrics, False)
+        self._close(epoch, metrics)
         self._measured = False
 
     def _metrics(self, validated: bool) -> dict[str, float]:
@@ -208,20 +207,22 @@ class StepWork(keras.callbacks.CallbackList):
             if trainer.is_too_early(epoch if within else epoch + 1, position.step):
                 position.patience.postpone(rule)
 
-    def _report_epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:
+    def _close(self, epoch: int, metrics: Mapping[str, float], validated: bool | None = None) -> None:
+        """Report an epoch, move on to the next step, and save if a checkpoint is due. None: a validation within the epoch."""
         position, rule = self.position, self.config.trainer.early_stopping
         self.metrics.write(position.step, epoch, metrics)
         self.metrics.progress.end_epoch(epoch, metrics, position.batch - 1)
         if position.patience.should_stop(rule):
             self.metrics.progress.note(position.patience.describe(rule))
         self.observers.after_validation(position.step, metrics)
-
-    def _close(self, epoch: int, metrics: Mapping[str, float], validated: bool) -> None:
-        """Move on to the next step, and save if a checkpoint is due."""
-        self.position.close_epoch(self.plan)
+        if validated is not None:
+            self._take_stop(agree=True)
+            if is_multiple(epoch + 1, self.config.monitor.compare_weights_every_n_epochs):
+                self.module.refuse_different_weights()
+        position.close_epoch(self.plan)
         every = self.config.checkpoint.every_n_epochs
         if self.is_complete() or self.save_requested or is_multiple(epoch + 1, every):
-            self.save(self._score(metrics, validated))
+            self.save(self._score(metrics, bool(validated)))
 
     def _score(self, metrics: Mapping[str, float], validated: bool) -> float | None:
         """Return the value of `checkpoint.monitor`. Raises ConfigError if no metric has the name."""
@@ -318,15 +319,12 @@ class StepWork(keras.callbacks.CallbackList):
 
     # ---- checkpoints
 
-    def _average_statistics(self) -> None:
-        """Average the moving statistics. They are linear in the batches, so this may be late."""
-        self.module.strategy.average_variables(self.module.moving_statistics())
-
     def save(self, value: float | None = None, states: dict[str, str] | None = None) -> None:
         """Save a checkpoint, with the value of `checkpoint.monitor` if it was just measured."""
-        self._average_statistics()
+        self.module.strategy.average_variables(self.module.moving_statistics())
         self.save_requested, self.position.seconds = False, self.timer.seconds
-        metric_state = self.module.metric_state()
+        metrics = self.module.metrics
+        metric_state = metrics.arrays(self.module.strategy.sum(metrics.take()))
         with self.heartbeat.within("checkpoint"):
             start = time.monotonic()
             if self.checkpoints:

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -25,11 +25,13 @@ class Pace:
 
     def __init__(self, processes: int) -> None:
         self._began = self._asked = self._read_at = 0.0
-        self._unread = 0
-        self._measures = self._next = True
-        self._batch = _Moment(first=processes == 1)
-        self._there = _Moment() if processes > 1 else None
-        self._average = _Moment() if self._there and not tf.config.list_physical_devices("GPU") else None
+        self._unread, self._next, self._several = 0, True, processes > 1
+        marked = {"batch", *(("gradients",) if self._several else ())}
+        if self._several and not tf.config.list_physical_devices("GPU"):
+            marked.add("average")
+        with tf.device("CPU:0"):
+            self._moments = {n: tf.Variable(0.0, dtype=tf.float64, trainable=False) for n in marked}
+        self._graphs = dict[str, Any]()
 
     def start(self) -> None:
         """Note the time at which the work for the next call starts."""
@@ -37,28 +39,25 @@ class Pace:
 
     def ask(self) -> None:
         """Note the time of the next call, from which on its first step waits for its batch."""
-        if self._next or self._there:
+        if self._next or self._several:
             self._asked, self._next = time.time(), False
 
     def turn_off(self) -> None:
         """Take no more time stamps."""
-        self._measures = False
+        self._moments = {}
 
-    def mark_batch(self, batch: Any) -> None:
-        """Mark within the step that the batch, of one replica or several, is ready."""
-        if self._measures:
-            replicas = tf.distribute.get_strategy().experimental_local_results(batch)
-            self._batch.take(tf.nest.flatten(replicas, expand_composites=True))
-
-    def mark_gradients(self, gradients: Sequence[Any]) -> None:
-        """Mark within the step that the gradients are ready, before they are averaged."""
-        if self._there and self._measures:
-            self._there.take(gradients)
-
-    def mark_average(self, gradients: Sequence[Any]) -> None:
-        """Mark within the step that the gradients are averaged."""
-        if self._average and self._measures:
-            self._average.take(gradients)
+    def mark(self, name: Literal["batch", "gradients", "average"], values: Any) -> None:
+        """Store within the step the time at which these values are ready; those of the first optimizer."""
+        graph, moment = tf.compat.v1.get_default_graph(), self._moments.get(name)
+        if moment is None or (tf.inside_function() and graph is self._graphs.get(name)):
+            return
+        self._graphs[name] = graph
+        ready = [v for v in tf.nest.flatten(values, expand_composites=True) if v is not None]
+        with tf.control_dependencies(ready), tf.device("CPU:0"):
+            now = tf.timestamp()
+            # a call of several steps waits for data before the others, too: the first one since the last reading counts
+            first = name == "batch" and not self._several
+            moment.assign(tf.where(moment > 0.0, moment, now) if first else now)
 
     def seconds(self, heartbeat: Heartbeat, steps: int = 1) -> float:
         """Return the seconds of this rank's own work in a call of so many steps. 0 for a single process."""
@@ -67,50 +66,24 @@ class Pace:
         if now - self._read_at >= EVERY_S:
             heartbeat.waited_for_data(self._wait_for_data(heartbeat.trained), self._unread)
             self._unread, self._read_at, self._next = 0, now, True
-        if not self._there:
+        if not self._several:
             return 0.0
-        there = self._there.read()
-        if self._average and heartbeat.efficiency.due(heartbeat.trained):
-            waited = max(0.0, self._average.read() - there)
+        there = self._read("gradients")
+        if "average" in self._moments and heartbeat.efficiency.due(heartbeat.trained):
+            waited = max(0.0, self._read("average") - there)
             heartbeat.efficiency.add_step(now - self._began - self._wait_for_data(heartbeat.trained), waited)
         return max(0.0, there - self._began)
 
     def _wait_for_data(self, trained: int) -> float:
         """Return the wait for the batch. 0 for the first call, which is compiled before."""
-        waited = self._batch.read() - self._asked
+        waited = self._read("batch") - self._asked
+        if not self._several and self._moments:
+            self._moments["batch"].assign(0.0)
         return max(0.0, waited) if trained else 0.0
 
-
-class _Moment:
-    """The Unix time at which values of the newest step, of the first optimizer, were ready.
-
-    Args:
-        first: keep the time of the first step after the last `read`: a call of several steps waits for data before the others, too.
-    """
-
-    def __init__(self, first: bool = False) -> None:
-        self._graph: Any = None
-        self._first = first
-        with tf.device("CPU:0"):
-            self._moment = tf.Variable(0.0, dtype=tf.float64, trainable=False)
-
-    def take(self, values: Sequence[Any]) -> None:
-        """Store within the step the time at which these values are ready."""
-        graph = tf.compat.v1.get_default_graph()
-        if tf.inside_function() and graph is self._graph:
-            return
-        self._graph = graph
-        there = [v.values if isinstance(v, tf.IndexedSlices) else v for v in values if v is not None]
-        with tf.control_dependencies(there), tf.device("CPU:0"):
-            now, before = tf.timestamp(), self._moment
-            before.assign(tf.where(before > 0.0, before, now) if self._first else now)
-
-    def read(self) -> float:
-        """Return the stored time of a finished step."""
-        moment = float(self._moment.numpy())
-        if self._first:
-            self._moment.assign(0.0)
-        return moment
+    def _read(self, name: str) -> float:
+        """Return the Unix time of a finished step, 0 without time stamps."""
+        return float(self._moments[name].numpy()) if self._moments else 0.0
 
 
 MakeDataset = Callable[[int, int], tf.data.Dataset]

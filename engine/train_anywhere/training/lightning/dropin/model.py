@@ -15,7 +15,7 @@ from torch import nn
 
 from train_anywhere.config.choices import Callback
 from train_anywhere.config.choices import Task as TaskConfig
-from train_anywhere.config.instantiate import explain_target_errors, instantiate, locate
+from train_anywhere.config.instantiate import explain_target_errors, instantiate, locate, make_kind
 from train_anywhere.config.load import to_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, DataError
@@ -97,12 +97,7 @@ def make_callbacks(sections: Mapping[str, Callback], fsdp: bool = False) -> list
     keys: dict[str, str] = {}
     for name, section in sections.items():
         where, dotted = f"callbacks.{name}", section.target["lightning"]
-        with explain_target_errors(f"{where}._target_={dotted}"):
-            callback = instantiate(section, where, "lightning")
-        if not isinstance(callback, pl.Callback):
-            raise ConfigError(
-                f"{where}._target_={dotted} returns a {type(callback).__qualname__}, which is not a lightning.pytorch.Callback."
-            )
+        callback = make_kind(section, where, "lightning", pl.Callback, "lightning.pytorch.Callback")
         if isinstance(callback, OnExceptionCheckpoint) or (fsdp and isinstance(callback, Checkpoint)):
             raise ConfigError(
                 f"{where}._target_={dotted} would write checkpoints that a run can't resume from; leave it out: this project saves "
