@@ -19,7 +19,7 @@ from engine.tests.differential.lightning.sides import run_program, warm_up
 
 __all__ = ["DRAWN", "EXPECTED", "INTENDED", "check", "draw_program", "render", "warm_up"]
 
-RANK_KINDS = ("rows", "order: ", "epoch and step", "random", "arguments", "weights", "values in", "names in",
+RANK_KINDS = ("rows", "logged.rows", "order: ", "epoch and step", "random", "arguments", "weights", "values in", "names in",
               "trainer.num_", "trainer.estimated", "trainer.global_step", "trainer.val_check_batch",
               "trainer.is_last_batch", "trainer.optimizers")  # fmt: skip
 RESUMED = [f"resume: trainer.{name}" for name in

@@ -46,6 +46,10 @@ DIFFERED = {
     50073: "on_train_start logs a torchmetric, which was read before",
     120053: "the last step of max_steps is stopped, within an epoch",
     120076: "a run that is over by max_steps has a loader without a length",
+    510122: "a short loader of max_size_cycle has ended for the second time in its epoch",
+    510124: "a hook before a validation that was stopped draws random numbers",
+    510228: "the same CombinedLoader is loaded again at the start of an epoch",
+    510250: "as 510122, on which the epoch's number depends",
     120080: "GradientAccumulationScheduler has changed the number of batches of a step",
 }
 """Programs whose resumed run has differed, by seed."""

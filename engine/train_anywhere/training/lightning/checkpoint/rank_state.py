@@ -48,6 +48,8 @@ class RankState(pl.Callback):
         self.attributes: Attributes | None = None
         self._others: list[bytes] = []
         self._kept: dict[str, Any] = {}
+        # the state with which this run resumed, and the batch
+        self._resumed: tuple[dict[str, Any], int] = ({}, -1)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start a new stream of numbers if none was saved for this number of ranks."""
@@ -68,7 +70,13 @@ class RankState(pl.Callback):
         """
         self._kept = self._kept or self._read_state(trainer)
 
-    before_validation = keep_states
+    def before_validation(self, trainer: pl.Trainer) -> None:
+        """Keep the state before a validation. If the run resumes with it, hooks before it have run twice: restore what they change."""
+        saved, batch = self._resumed
+        if saved and batch == trainer.fit_loop.total_batch_idx:
+            self._restore(trainer, saved)
+        self._resumed = ({}, -1)
+        self.keep_states(trainer)
 
     def _read_state(self, trainer: pl.Trainer) -> dict[str, Any]:
         """Return the random states, what no state_dict holds, and the values that user code reads from the Trainer."""
@@ -140,12 +148,7 @@ class RankState(pl.Callback):
         module: Any = trainer.lightning_module
         continue_logging(trainer, trainer.fit_loop.epoch_loop.batch_progress.current.ready)
         logged_values(trainer).clear()  # Lightning refuses other arguments for a name
-        found = _metrics(module)
-        for name, state in saved["metrics"].items():
-            for attribute, value in state.items() if name in found else ():
-                setattr(found[name], attribute, move_data_to_device(value, module.device))
-        counted = () if saved["metrics"] else tuple(f"module.{name}." for name in found)
-        self.attributes.restore(self._others, leave=lambda path: path.startswith(counted))
+        self._restore(trainer, saved)
         validated_batches(trainer).update(saved["validated"])
         for name, gradient in saved["gradients"].items():
             module.get_parameter(name).grad = gradient.to(module.device)
@@ -155,6 +158,18 @@ class RankState(pl.Callback):
             shown = getattr(trainer, kind)
             shown.clear()
             shown.update(move_data_to_device(values, module.device))
+        self._resumed = (saved, trainer.fit_loop.total_batch_idx)
+
+    def _restore(self, trainer: pl.Trainer, saved: dict[str, Any]) -> None:
+        """Restore the states of torchmetrics, what training has changed in attributes, and the random states."""
+        module = trainer.lightning_module
+        found = _metrics(module)
+        for name, state in saved["metrics"].items():
+            for attribute, value in state.items() if name in found else ():
+                setattr(found[name], attribute, move_data_to_device(value, module.device))
+        counted = () if saved["metrics"] else tuple(f"module.{name}." for name in found)
+        assert self.attributes
+        self.attributes.restore(self._others, leave=lambda path: path.startswith(counted))
         if saved["random"]:
             with as_checkpoint_error(trainer.ckpt_path):
                 random_states.restore(random_states.unpack(saved["random"]))

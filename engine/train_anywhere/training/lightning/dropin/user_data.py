@@ -75,6 +75,11 @@ def wrap(loader: Any, opens: Opens) -> Any:
     return type(kind.__name__, (Loader,), {"__module__": kind.__module__, **length})(loader, opens)
 
 
+def unwrap(loader: Any) -> Any:
+    """Return the user's loader, also of a CombinedLoader that the Trainer has opened before."""
+    return vars(loader)["inner"] if issubclass(type(loader), Loader) else loader
+
+
 def read_batch(batches: Iterator[Any]) -> list[Any]:
     """Return the next batch in a list, which is empty at the end.
 
@@ -100,15 +105,18 @@ class TrainingLoaders:
         self.between = between
         self.report: Callable[[str], None] = print_once
         self.places: list[Place] = []
+        self.before: dict[int, Place] = {}
         self.saved: list[dict[str, Any]] = []
 
     def wrap(self, loader: Any, trainer: pl.Trainer) -> Any:
-        """Return the loader that the Trainer reads."""
+        """Return the loader that the Trainer reads. It may be one that was read before."""
         if isinstance(loader, BatchLoader):
             return wrap(loader, opener(loader, between=self.between))
-        if any(place.is_open for place in self.places):  # these are new loaders
-            self.places = []
-        self.places.append(Place(loader, trainer, self))
+        if any(place.is_open for place in self.places):  # the Trainer loads them again
+            self.before, self.places = {id(place.loader): place for place in self.places}, []
+            for place in self.before.values():
+                place.is_open, place.saved = False, None
+        self.places.append(self.before.pop(id(loader), None) or Place(loader, trainer, self))
         return wrap(loader, self.places[-1].open)
 
     @property
@@ -129,6 +137,12 @@ class TrainingLoaders:
         """Continue at a batch of an epoch, as saved if `keep` has got a state."""
         for n, place in enumerate(self.places):
             place.start_at(self.saved[n] if n < len(self.saved) else {}, epoch, batches)
+
+    def training_started(self) -> None:
+        """Restore the samplers and data sets as they were at the end of an epoch: start hooks of the next one may change them."""
+        for place in self.places:
+            if place.saved and place.saved.get("over"):
+                place._set_attributes(place.saved["attributes"])
 
 
 class Place:
@@ -204,8 +218,6 @@ class Place:
 
     def _open_late(self) -> None:
         if self._batches is None:
-            assert self.saved
-            self._set_attributes(self.saved["attributes"])
             self.opened = self._capture()
             self._batches = iter(self.loader)
 
@@ -230,6 +242,7 @@ class Place:
             with random_states.preserve():
                 ahead = self._skip(batches, saved)
         yield from ahead
+        again = saved is not None and saved.get("again") and not ahead
         agrees = self.trainer.world_size > 1 and sized_len(self.loader) is None
         agrees = agrees and not takes_iterator(self.trainer)
         while True:
@@ -238,8 +251,12 @@ class Place:
                 self.ahead = [random_states.pack(random_states.get_states()), None]
             found = read_batch(batches)
             if self._is_over(found) if agrees else not found:
+                if (
+                    again
+                ):  # the run was stopped at a further end of it, at which CombinedLoader opens it once more
+                    yield from self.open()
                 return
-            self.served, self.total = self.served + 1, self.total + 1
+            again, self.served, self.total = False, self.served + 1, self.total + 1
             yield found[0]
 
     def _is_over(self, found: list[Any]) -> bool:

@@ -27,7 +27,7 @@ from train_anywhere.training.lightning.dropin.trainable import (
     set_flags,
     trainable_state,
 )
-from train_anywhere.training.lightning.dropin.user_data import TrainingLoaders, opener, wrap
+from train_anywhere.training.lightning.dropin.user_data import TrainingLoaders, opener, unwrap, wrap
 from train_anywhere.training.lightning.dropin.validated_weights import (
     ValidatedWeights,
     with_training_weights,
@@ -89,8 +89,9 @@ class StrategyHooks:
 
     def process_dataloader(self, dataloader: Any) -> Any:
         """Return the loader that the Trainer reads on this rank. Lightning has put its sampler in."""
+        dataloader, trainer = unwrap(dataloader), self.lightning_module.trainer
         protect_workers(dataloader, self.global_rank)
-        loader, trainer = super().process_dataloader(dataloader), self.lightning_module.trainer  # type: ignore[misc]
+        loader = super().process_dataloader(dataloader)  # type: ignore[misc]
         if trainer.predicting:
             return loader
         # a hook of a check before training may read `estimated_stepping_batches`, which opens them
@@ -132,6 +133,7 @@ class StrategyHooks:
         super().on_train_start()  # type: ignore[misc]
         self._load_late()
         self.steps_read = takes_iterator(self.lightning_module.trainer)
+        self.training_loaders.training_started()
         self.call("training_started")
         set_flags(self.lightning_module, self._trainable)
         self._trainable, self._checked = {}, -1
