@@ -112,10 +112,11 @@ class TorchAsyncProcess(TorchAsync):
 
 
 class Ours:
-    """This project with strategy=fsdp: each rank writes to the shared disk in the background; rank 0 checks and publishes it."""
+    """This project with strategy=fsdp: reused buffers, the node's disk, then the shared disk; rank 0 checks and publishes it."""
 
     def __init__(self, rank: int, local: Path, shared: Path) -> None:
         from train_anywhere.checkpoints.recovery import open_checkpointer
+        from train_anywhere.files.removal import OwnedFolder
         from train_anywhere.runs.folder import RunDir
         from train_anywhere.training.lightning.checkpoint.shards import Shards
         from train_anywhere.training.lightning.checkpoint.state import StateWriter
@@ -127,7 +128,8 @@ class Ours:
         checkpointer = open_checkpointer(Rule, run, sharded=True) if rank == 0 else None  # type: ignore[arg-type]
         if checkpointer:
             checkpointer.__enter__()
-        self.writer = StateWriter(checkpointer, Shards(run.checkpoints), None)
+        place = OwnedFolder(local, ("bench", f"stage.rank-{rank}"), f"part of rank {rank}")
+        self.writer = StateWriter(checkpointer, Shards(run.checkpoints, place), None)
 
     def save(self, state: dict[str, Any], step: int) -> Callable[[], bool]:
         """Save the state like the callback of a run."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def open_checkpointer(config: "Checkpoint", run: RunDir, sharded: bool = False) -> AsyncCheckpointer:
     """Call `recover`, and return the checkpointer of a new or resumed run.
 
-    With `sharded` the ranks write their shards to the run folder themselves.
+    With `sharded` the ranks write their shards to the node's disk and to the run folder themselves.
 
     Raises:
         CheckpointError: see `recover`.

@@ -1,7 +1,9 @@
 """TF32, channels last, compiling, fused optimizers. `make gpu-check` tries them on a GPU."""
 
+import fcntl
 import os
 import subprocess
+import tarfile
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -132,7 +134,11 @@ def test_a_second_start_on_another_node_compiles_nothing(
 
     notes: list[str] = []
     assert count_compiled("n1") > 0
-    assert count_compiled("n2") == 0 and "compiled" not in notes[1]
+    (archive,) = (cache / "compiled").iterdir()
+    assert count_compiled("n2") == 0
+    archive.write_text("damaged")
+    assert count_compiled("n3") > 0
+    assert "compiled" not in notes[1] and notes[2].count(f"no copy of {archive} on this node") == 1
 
 
 def test_compiled_code_is_kept_where_only_this_user_may_write(
@@ -141,20 +147,27 @@ def test_compiled_code_is_kept_where_only_this_user_may_write(
     make_config: MakeConfig,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    words = ("trainer.compile=true", f"cluster.local_disk={tmp_path / 'n1'}")
+    words = ("trainer.compile=true", f"cluster.cache={tmp_path}", f"cluster.local_disk={tmp_path / 'n1'}")
     monkeypatch.delitem(ENVIRON, FOLDER, raising=False)
-    for more, parent in ((), tmp_path / "n1"), ((f"cluster.cache={tmp_path}",), tmp_path / "compiled"):
-        with keep_compiled_code(make_config(*words, *more)):
-            code = Path(os.environ[FOLDER])
-        assert code.is_relative_to(parent) and code.stat().st_mode & 0o777 == 0o700
-        code.chmod(0o777)  # another user may have put code there
-        code.parent.chmod(0o777)
-        with keep_compiled_code(make_config(*words, *more)):
-            assert not Path(os.environ[FOLDER]).is_relative_to(tmp_path)
-    assert capfd.readouterr().err.count("compiles all code") == 2
+    with keep_compiled_code(make_config(*words), 0):
+        code = Path(os.environ[FOLDER])
+        assert code.is_relative_to(tmp_path / "n1") and code.parent.stat().st_mode & 0o777 == 0o700
+        (code / "locks").mkdir()
+        for name in ("done", "compiling"):
+            (code / f"{name}.main.so").write_text(name)
+        compiling = (code / "locks" / "compiling.lock").open("w")
+        fcntl.flock(compiling, fcntl.LOCK_EX)
+    (archive,) = (tmp_path / "compiled").iterdir()
+    with tarfile.open(archive) as tar:
+        assert tar.getnames() == ["done.main.so"]
+    (tmp_path / "n1").chmod(0o777)
+    code.parents[1].chmod(0o777)  # another user may have put code there
+    with keep_compiled_code(make_config(*words), 0):
+        assert not Path(os.environ[FOLDER]).is_relative_to(tmp_path)
+    assert capfd.readouterr().err.count("compiles all code") == 1
     monkeypatch.setitem(ENVIRON, FOLDER, "/mine")
     before = os.environ.get(FOLDER)
-    with keep_compiled_code(make_config(*words)):
+    with keep_compiled_code(make_config(*words), 0):
         assert os.environ.get(FOLDER) == before
 
 

@@ -1,7 +1,7 @@
-"""Compiled code of `trainer.compile=true`: torch writes it below `cluster.cache`, so that a start on another node compiles nothing.
+"""Compiled code of `trainer.compile=true`, kept in `cluster.cache`, so that a start on another node compiles nothing.
 
-<cluster.cache>/compiled/<key>                        one for each user, kind of node and version of torch
-<local disk>/shared-<user id>/<key>                   without `cluster.cache`: for later starts on this node, see `files/node_disk.py`
+<cluster.cache>/compiled/<key>.tar                    one for each kind of node and version of torch; rank 0 writes it when a run ends
+<local disk>/shared-<user id>/<key>-<state>/code      its copy, which the ranks of a node read and extend, see `files/node_disk.py`
 
 If a disk fails, a line is printed and the code is compiled.
 """
@@ -11,64 +11,64 @@ import hashlib
 import os
 import platform
 import re
+import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import metadata
+from io import BytesIO
 from pathlib import Path
 from tempfile import mkdtemp
 
 from train_anywhere import ENVIRON
-from train_anywhere.config.cluster import Cluster
 from train_anywhere.config.paths import expand, resolve_node_path
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ProjectError
+from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.node_disk import provide
 from train_anywhere.files.removal import print_once
+
+MOST_BYTES = 2**28
+"""Bytes of code in an archive; the newest is kept."""
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 """Environment variable with the folder in which torch.compile looks for code, and writes it."""
 
+FAILURES = (OSError, tarfile.TarError, ValueError, EOFError, ProjectError)
+
 
 @contextmanager
-def keep_compiled_code(config: Config) -> Iterator[None]:
-    """Let torch.compile keep its code where later starts find it, unless the user has set a folder."""
+def keep_compiled_code(config: Config, rank: int) -> Iterator[None]:
+    """Let torch.compile use a copy of the code in `cluster.cache`, and keep what it adds.
+
+    A folder that the user has set is used as it is.
+    """
     if not config.trainer.compile or FOLDER in ENVIRON:  # torch sets it when it is imported
         yield
         return
     before = os.environ.get(FOLDER)
+    key, cache, folder = describe_machine(), config.cluster.cache, ""
+    archive = Path(cache, "compiled", f"{key}.tar") if cache else None
     try:
-        folder = str(open_folder(config.cluster))
-    except (OSError, ProjectError) as error:
-        where = config.cluster.cache or "this node"
-        print_once(f"trainer.compile=true compiles all code: none can be kept in {where} ({error}).")
-        folder = mkdtemp(prefix="compiled-")
-    os.environ[FOLDER] = folder
+        disk = os.environ.get("TRAIN_LOCAL_DISK") or config.cluster.local_disk
+        folder = str(copy_to_node(archive, key, Path(resolve_node_path(expand(disk)))))
+    except FAILURES as error:
+        print_once(
+            f"trainer.compile=true compiles all code: no copy of {archive or key} on this node ({error})."
+        )
+        archive = None
+    os.environ[FOLDER] = folder or mkdtemp(prefix="compiled-")
     try:
         yield
     finally:
         del os.environ[FOLDER]
         os.environ |= {FOLDER: before} if before else {}
-
-
-def open_folder(cluster: Cluster) -> Path:
-    """Return the folder of compiled code, in which only this user may write: the code of others is not run.
-
-    Raises:
-        OSError: others may write there, or the disk fails or has no locks, which torch needs.
-        ProjectError: the node's disk has no space.
-    """
-    if not cluster.cache:
-        disk = os.environ.get("TRAIN_LOCAL_DISK") or cluster.local_disk
-        place = Path(resolve_node_path(expand(disk)))
-        return provide(place, describe_machine(), lambda folder: None, 0, 0, hold=True)[0]
-    folder = Path(cluster.cache, "compiled", describe_machine())
-    folder.mkdir(0o700, parents=True, exist_ok=True)
-    found = folder.stat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise PermissionError("other users may write there")
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
-    return folder
+    if archive and rank == 0:
+        try:
+            write_archive(archive, Path(folder))
+        except FAILURES as error:
+            print_once(
+                f"the compiled code is not kept for the next start: {archive} can't be written ({error})."
+            )
 
 
 def describe_machine() -> str:
@@ -84,3 +84,53 @@ def describe_machine() -> str:
     return (
         f"torch-{metadata.version('torch')}-{hashlib.sha256(chr(10).join(facts).encode()).hexdigest()[:12]}"
     )
+
+
+def copy_to_node(archive: Path | None, key: str, disk: Path) -> Path:
+    """Return the folder of this node with the code of the archive; all processes of a node get the same one.
+
+    Raises:
+        OSError, tarfile.TarError: it can't be copied, or belongs to another user, whose code is not run.
+    """
+    found = archive.stat() if archive and archive.exists() else None
+    if found and found.st_uid != os.getuid():
+        raise PermissionError("it belongs to another user")
+    size, changed = (found.st_size, found.st_mtime_ns) if found else (0, 0)
+
+    def fill(folder: Path) -> None:
+        (folder / "code").mkdir()
+        if archive and found:
+            with tarfile.open(archive) as tar:
+                tar.extractall(folder / "code", filter="data")
+
+    return provide(disk, f"{key}-{changed}", fill, size, 0, hold=True)[0] / "code"
+
+
+def write_archive(archive: Path, folder: Path) -> None:
+    """Write the files of a folder, if some are not in the archive. Raises OSError, tarfile.TarError."""
+    ready = [path for path in folder.rglob("*") if path.is_file() and _is_complete(folder, path)]
+    names = {str(path.relative_to(folder)) for path in ready}
+    if archive.exists():
+        with tarfile.open(archive) as tar:
+            if names <= {*tar.getnames()}:
+                return
+    content, left = BytesIO(), MOST_BYTES
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        for path in sorted(ready, key=lambda path: path.stat().st_mtime, reverse=True):
+            if (left := left - path.stat().st_size) < 0:
+                break
+            tar.add(path, path.relative_to(folder))
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(archive, content.getvalue())
+
+
+def _is_complete(folder: Path, path: Path) -> bool:
+    """Return whether no process is compiling a file, for which torch holds a lock with the first part of its name."""
+    if path.suffix == ".lock":
+        return False
+    with suppress(FileNotFoundError), open(folder / "locks" / f"{path.name.partition('.')[0]}.lock") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True

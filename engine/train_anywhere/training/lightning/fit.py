@@ -20,6 +20,7 @@ from train_anywhere.data.torch.random_states import seed_everything
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
+from train_anywhere.files.node_disk import find_run_folder, rank_folder
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.recorder import report_weights
 from train_anywhere.training.early_stopping import Timer
@@ -197,7 +198,10 @@ class LightningTraining(Setup):
                 written, fix = ("whole", "ddp") if self._sharded else ("in shards", "fsdp")
                 raise CheckpointError(f"{saved.path} was written {written}; resume with strategy={fix}.")
             self.course.steps_done = saved.step
-        shards = Shards(run.checkpoints) if self._sharded else None  # all ranks open them together
+        shards = None
+        if self._sharded:  # all ranks open them together
+            local = find_run_folder(run.path, self.config.checkpoint.local)
+            shards = Shards(run.checkpoints, rank_folder(local, self.trainer.global_rank) if local else None)
         strategy.checkpoint_io = writer = StateWriter(self._checkpointer, shards, saved)
         return writer
 

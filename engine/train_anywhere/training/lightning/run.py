@@ -23,7 +23,7 @@ def train(config: Config, process: RankProcess) -> Outcome:
     index_shards(config, process)
     recorder = process.recorder
     try:
-        with keep_compiled_code(config):
+        with keep_compiled_code(config, process.topology.rank):
             outcome = LightningTraining(config, process).run()
     except BaseException as error:
         if recorder and recorder.steps_done:

@@ -11,19 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import distributed
+from torch import distributed, futures
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import (
     DefaultLoadPlanner,
     FileSystemReader,
     FileSystemWriter,
     Metadata,
+    SavePlan,
+    SavePlanner,
 )
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import ReadItem
+from torch.distributed.checkpoint.storage import WriteResult
 
+from train_anywhere.checkpoints.disk.manifest import copy_file, list_files
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.removal import MARKER, OwnedFolder, make_owned, remove
+from train_anywhere.files.copy_files import find_disk_error, print_line
+from train_anywhere.files.removal import MARKER, OwnedFolder, make_empty, make_owned, remove
 
 METADATA = ".metadata"
 """The file in a sharded checkpoint that lists which weights are in which shard."""
@@ -102,25 +107,64 @@ class ShardPlanner(DefaultLoadPlanner):
         inner[last] = torch.load(value, weights_only=True)
 
 
+class ShardWriter(FileSystemWriter):
+    """Writes shards to a shared disk as whole files. torch's tensor by tensor is slow there.
+
+    If the node's disk fails, the shards are written directly into the run folder.
+
+    Args:
+        folder: the shared folder for the shards of all ranks.
+        local: this rank's folder on the node's disk; None: write directly into `folder`.
+    """
+
+    def __init__(self, folder: Path, local: OwnedFolder | None) -> None:
+        # on a GPU, copies go into the same pinned memory each time
+        super().__init__(folder, cache_staged_state_dict=torch.cuda.is_initialized())
+        self.folder, self.local = folder, local
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> futures.Future[list[WriteResult]]:
+        """Write this rank's part. Raises OSError if the shared disk fails."""
+        written = trouble = None
+        if self.local:
+            try:
+                make_empty(self.local, private=True)
+                self.path = self.local.path
+                written = super().write_data(plan, planner)
+            except Exception as error:
+                if not (trouble := find_disk_error(error)):
+                    raise
+            finally:
+                self.path = self.folder
+            for name in list_files(self.local.path) if written else ():
+                copy_file(self.local.path / name, self.folder / name)
+            remove(self.local)
+            if trouble:
+                print_line(
+                    f"can't write a part of a checkpoint to {self.local.path} ({trouble.strerror or trouble}); writing to the run "
+                    "folder instead."
+                )
+        return written or super().write_data(plan, planner)
+
+
 class Shards:
-    """Writes this rank's part of a checkpoint into the run folder.
+    """Writes this rank's part of a checkpoint to the node's disk, then into the run folder.
 
     A thread writes a copy of the state; the threads of all ranks communicate over their own process group. All ranks must call the
     constructor together.
 
     Args:
         checkpoints: the checkpoint folder of the run, the same for all ranks.
+        local: this rank's folder on the node's disk; None: write directly into the run folder.
     """
 
-    def __init__(self, checkpoints: Path) -> None:
+    def __init__(self, checkpoints: Path, local: OwnedFolder | None = None) -> None:
         # otherwise Gloo connects each rank with all others, which takes many minutes for thousands of ranks, and writing only needs
         # connections with rank 0, see https://github.com/pytorch/pytorch/pull/150801
         os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
         self._group = distributed.new_group(backend="gloo")
         run = checkpoints.parent
         self._place = OwnedFolder(run, (checkpoints.name, "shards"), f"shards of run {run.name}")
-        # on a GPU, copies go into the same pinned memory each time
-        self._writer = FileSystemWriter(self._place.path, cache_staged_state_dict=torch.cuda.is_initialized())
+        self._writer = ShardWriter(self._place.path, local)
         self._written: Future[Any] | None = None
 
     def write(self, state: dict[str, Any]) -> None:
