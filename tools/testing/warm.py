@@ -48,7 +48,12 @@ def framework_of(words: Sequence[str]) -> str:
         known = {"lightning": ("torch", "lightning"), "keras": ("keras", "tensorflow")}
         return next((f for f, names in known.items() if any(n in words[1] for n in names)), "")
     program = Path(words[1] if words[0] == "-m" else words[0]).stem
-    if program not in ("train", "evaluate") or any(w.startswith(LIGHT) for w in words):
+    if program not in (
+        "train",
+        "evaluate",
+    ):  # a script of the tests of a framework, or with its name as argument
+        return next((f for f in ("lightning", "keras") if f in (*Path(words[0]).parts, *words[1:2])), "")
+    if any(w.startswith(LIGHT) for w in words):
         return ""
     for word in words[1:]:
         with suppress(OSError, ValueError):

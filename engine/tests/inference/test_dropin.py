@@ -62,7 +62,6 @@ def answers(framework: str, run: RunDir, count: int = 3) -> np.ndarray:
 
 
 @BOTH
-@pytest.mark.quick("keras")
 def test_measured_and_predicted(
     framework: str, strange: Strange, evaluated: Evaluate, tmp_path: Path
 ) -> None:

@@ -152,26 +152,6 @@ def never_called(*arguments: object, **named: object) -> None:
     raise AssertionError("code of the run folder was run")
 
 
-LIT, KERAS = "engine.tests.training.lightning.strangers", "engine.tests.training.keras.strangers"
-DROP_IN = {
-    "lightning": (f"task._target_={LIT}.Plain", f"data._target_={LIT}.rows", "checkpoint.monitor=val_loss"),
-    "keras": (f"task._target_={KERAS}.OwnStep", f"data._target_={KERAS}.open_rows", "checkpoint.monitor=val/loss"),
-}  # fmt: skip
-
-
-@BOTH
-@pytest.mark.quick("lightning")
-def test_a_drop_in_module_is_measured_by_its_own_steps(
-    framework: str, trained: Trained, evaluated: Evaluate
-) -> None:
-    run = trained(f"framework={framework}", *DROP_IN[framework], "data.batch_size=10", *SHORT[2:])
-    code, said, error = evaluated(run.path)
-    assert code == 0, error
-    known = run.read_info()["metrics"]
-    assert metrics_of(said)
-    assert metrics_of(said).items() <= known.items()
-
-
 REFUSED = {
     "--export savedmodel": "framework=lightning; use one of torch, safetensors, hf, peft, torch.export, onnx",
     "--generate hi": "task=classification has no generate",

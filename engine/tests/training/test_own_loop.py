@@ -27,7 +27,7 @@ def train(run):
 CASES = [
     ("lightning", ()),
     ("keras", ("framework=keras",)),
-    pytest.param("lightning", ("strategy=ddp", "trainer.devices=2"), id="lightning-ddp"),
+    pytest.param("lightning", ("strategy=ddp", "trainer.devices=2"), id="lightning-ddp", marks=pytest.mark.slow),
     pytest.param("keras", ("framework=keras", "strategy=horovod", "trainer.devices=2"), marks=[pytest.mark.horovod, pytest.mark.slow]),
 ]  # fmt: skip
 
@@ -87,6 +87,7 @@ def test_a_row_is_trained_once(train: Command, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("framework", ["lightning", "keras"])
 @pytest.mark.parametrize("name", ["trainer", "data"])
+@pytest.mark.quick("trainer-lightning", "data-keras")
 def test_an_object_that_fit_would_ignore_is_refused(
     train: Command, tmp_path: Path, framework: str, name: str
 ) -> None:

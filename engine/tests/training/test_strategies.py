@@ -1,12 +1,10 @@
 """Every strategy on this machine gives the weights of one process with the whole batch."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from engine.tests.training.rank_processes import run_ranks
 from tools.testing.weights import final_weights, fingerprints, info, largest_difference
 from train_anywhere.config.checks.strategy_table import SHARDED_STRATEGIES, SUPPORTED
 from train_anywhere.distributed.packages import horovod_problem
@@ -73,18 +71,7 @@ def test_a_missing_average_would_show(framework, strategy, make_run, single, req
 def start_broken(run: RunDir, ranks: int, noticed: bool) -> str:
     """Train with not_averaged.py. Return each rank's output. Ranks notice different weights."""
     world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
-    world |= {"MASTER_PORT": str(free_port(ranks)), "OMP_NUM_THREADS": "1"}
-    program = [sys.executable, str(Path(__file__).with_name("not_averaged.py")), str(run.path)]
-    processes = [
-        subprocess.Popen(
-            program,
-            env={**os.environ, **world, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    output = [p.communicate(timeout=120)[0] for p in processes]
-    assert [p.returncode for p in processes] == [int(noticed)] * ranks, "\n".join(output)
-    return "".join(output)
+    world |= {"MASTER_PORT": str(free_port(ranks))}
+    program = [str(Path(__file__).with_name("not_averaged.py")), str(run.path)]
+    places = [{**world, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+    return "".join(run_ranks([program] * ranks, places, int(noticed)))

@@ -63,8 +63,6 @@ def test_early_stopping_waits_for_min_epochs(run: Callable[..., tuple[Path, str]
     assert printed.count("\nstopped early: val/loss was not better than ") == 1
     run(framework, f"resume={folder}", "trainer.min_epochs=3")
     assert info(folder)["epoch"] == 3
-    assert info(run(framework, *stops, "trainer.min_epochs=4")[0])["epoch"] == 4
-    assert info(run(framework, *stops, "trainer.min_steps=9", "trainer.min_epochs=9")[0])["epoch"] == 6
     assert info(run(framework, *stops, "trainer.min_steps=7")[0])["epoch"] == 4
 
 
@@ -133,12 +131,10 @@ def test_validation_batches_before_training_change_nothing(
     run: Callable[..., tuple[Path, str]], framework: str
 ) -> None:
     words = ("trainer.max_steps=6", "model.dropout=0.5", "trainer.log_every_n_steps=2")
-    plain, _ = run(framework, *words)
-    for count in (1, -1):
-        folder, _ = run(framework, *words, f"trainer.num_sanity_val_steps={count}")
-        assert rows(folder) == rows(plain)
-        assert largest_difference(final_weights(folder), final_weights(plain)) == 0
-        assert {path.name for path in folder.iterdir()} == {path.name for path in plain.iterdir()}
+    plain, folder = (run(framework, *words, f"trainer.num_sanity_val_steps={count}")[0] for count in (0, -1))
+    assert rows(folder) == rows(plain)
+    assert largest_difference(final_weights(folder), final_weights(plain)) == 0
+    assert {path.name for path in folder.iterdir()} == {path.name for path in plain.iterdir()}
 
 
 @FRAMEWORKS
@@ -160,42 +156,12 @@ def test_a_fault_of_the_validation_is_found_before_training(
 
 
 @FRAMEWORKS
+@pytest.mark.quick("lightning")
 def test_a_model_overfits_the_same_batches(run: Callable[..., tuple[Path, str]], framework: str) -> None:
     words = ("model.hidden=[64]", "trainer.log_every_n_steps=1", "optimizer.lr=0.01", "schedule=constant")
     folder, _ = run(framework, "trainer.overfit_batches=1", "trainer.max_epochs=40", *words)
     losses = train_losses(folder)
     assert info(folder)["step"] == len(losses) == 40 and losses[-1] < losses[0] / 20
-
-
-@FRAMEWORKS
-def test_gradients_are_clipped_by_value(run: Callable[..., tuple[Path, str]], framework: str) -> None:
-    """SGD with rate 1 moves no weight by more than the limit in a step: the loss hardly changes."""
-    words = (
-        "optimizer=sgd", "optimizer.lr=1.0", "optimizer.momentum=0", "optimizer.weight_decay=0", "schedule=constant",
-        "trainer.max_steps=8", "trainer.log_every_n_steps=1", "trainer.overfit_batches=1",
-    )  # fmt: skip
-    free, _ = run(framework, *words)
-    clipped, _ = run(
-        framework, *words, "trainer.gradient_clip_val=1e-6", "trainer.gradient_clip_algorithm=value"
-    )
-    change = [abs(losses[-1] - losses[0]) for losses in map(train_losses, (clipped, free))]
-    assert change[0] < 1e-3 < change[1]
-
-
-@FRAMEWORKS
-def test_without_checkpoints_of_epochs_the_end_has_one(
-    run: Callable[..., tuple[Path, str]], framework: str
-) -> None:
-    folder, _ = run(
-        framework, "checkpoint.every_n_epochs=null", "trainer.max_epochs=3", "trainer.limit_train_batches=2"
-    )
-    assert [path.name for path in (folder / "checkpoints").iterdir() if path.name.isdecimal()] == ["00000006"]
-
-
-@FRAMEWORKS
-def test_deterministic_operations_train(run: Callable[..., tuple[Path, str]], framework: str) -> None:
-    folder, _ = run(framework, "trainer.deterministic=true", "trainer.max_steps=2")
-    assert info(folder)["step"] == 2
 
 
 def test_extra_arguments_reach_lightning_s_trainer(train: Train, tmp_path: Path) -> None:
@@ -219,7 +185,9 @@ def test_help_of_one_section(train: Train) -> None:
 
 @FRAMEWORKS
 def test_the_first_lines_name_what_is_trained(run: Callable[..., tuple[Path, str]], framework: str) -> None:
-    folder, out = run(framework, "trainer.max_steps=2")
+    """With deterministic operations, and without checkpoints of epochs."""
+    words = ("trainer.max_steps=2", "trainer.deterministic=true", "checkpoint.every_n_epochs=null")
+    folder, out = run(framework, *words)
     shown = dict(line.split(":", 1) for line in out.splitlines() if ":" in line)
     assert shown["Model"].split(", ")[0].strip() == "mlp" and "610 parameters" in shown["Model"]
     assert shown["Data"].strip() == "digits, 1,259 training rows, 179 validation, 359 test"
@@ -233,11 +201,21 @@ def test_the_first_lines_name_what_is_trained(run: Callable[..., tuple[Path, str
     assert (known["model"], known["parameters"], known["steps"]) == ("mlp", 610, 2)
     assert known["rows"] == {"training rows": 1259, "validation": 179, "test": 359}
     assert known["versions"]["python"] and known["commit"]
+    # the end has a checkpoint, also without those of epochs
+    assert [path.name for path in (folder / "checkpoints").iterdir() if path.name.isdecimal()] == ["00000002"]
 
 
 @FRAMEWORKS
-def test_a_fast_dev_run_records_no_facts(run: Callable[..., tuple[Path, str]], framework: str) -> None:
-    assert "steps" not in info(run(framework, "trainer.fast_dev_run=true")[0])
+def test_a_fast_dev_run_leaves_nothing(run: Callable[..., tuple[Path, str]], framework: str) -> None:
+    folder, _ = run(framework, "trainer.fast_dev_run=true")
+    assert not {"checkpoints", "metrics.csv", "tensorboard"} & {path.name for path in folder.iterdir()}
+    known = info(folder)
+    assert "steps" not in known and (known["state"], known["step"], known["checkpoint"]) == (
+        "completed",
+        1,
+        None,
+    )
+    assert {"train/loss", "val/acc", "test/acc"} <= known["metrics"].keys()
 
 
 def test_an_unknown_argument_of_the_trainer_is_refused(train: Train, tmp_path: Path) -> None:

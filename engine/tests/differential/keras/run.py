@@ -55,6 +55,7 @@ def main() -> int:
     parser.add_argument(
         "--ranks", type=int, default=1, choices=(1, 2), help="2: compare two devices with one"
     )
+    parser.add_argument("--also", type=int, nargs="*", default=[], help="seeds of further programs")
     parser.add_argument("--part", default="0/1", help="only programs n of m: 1/2")
     parser.add_argument("--sums", type=Path, help="add draws and needed rows of the table to this file")
     parser.add_argument("--seconds", type=float, default=1e9, help="draw no further program after this time")
@@ -67,7 +68,7 @@ def main() -> int:
     kinds: dict[str, tuple[dict, str, Callable]] = {}
     seen: Counter[str] = Counter()
     part, parts = map(int, options.part.split("/"))
-    for seed in range(options.seed + part, options.seed + options.programs, parts):
+    for seed in [*range(options.seed + part, options.seed + options.programs, parts), *options.also]:
         if time.monotonic() - start > options.seconds:
             print(f"no time for programs from seed {seed} on")
             break

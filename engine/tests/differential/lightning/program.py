@@ -92,29 +92,11 @@ STEPS = {
 }
 
 CHOICES = (
-    *(
-        "pytorch_lightning",
-        "arguments=short",
-        "arguments=args",
-        "manual",
-        "dropout",
-        "batch_norm",
-        "validation",
-    ),
-    *(
-        "test",
-        "returns=dict",
-        "returns=none",
-        "frequency",
-        "form=list",
-        "form=pair",
-        "schedule=step",
-        "noise",
-    ),
-    *("schedule=lambda", "schedule=plateau", "interval=step", "interval=epoch", "drop_last", "where=module"),
-    *("where=plain", "where=datamodule", "as=dict", "as=list", "as=combined", "accumulate", "stop"),
-    *("logger=csv", "logger=none"),
-)
+    "pytorch_lightning", "arguments=short", "arguments=args", "manual", "dropout", "batch_norm", "validation", "test", "returns=dict",
+    "returns=none", "frequency", "form=list", "form=pair", "schedule=step", "noise", "schedule=lambda", "schedule=plateau",
+    "interval=step", "interval=epoch", "drop_last", "where=module", "where=plain", "where=datamodule", "as=dict", "as=list",
+    "as=combined", "accumulate", "stop", "logger=csv", "logger=none",
+)  # fmt: skip
 DRAWN = sorted({
     *MODULE, *CALLBACK, *DATAMODULE, *LOG, *OPTIONS, *AUTOMATIC, *CHOICES, *NAMES,
     *(f"kind={kind}" for kind in KINDS), *(f"mode={mode}" for mode in MODES),

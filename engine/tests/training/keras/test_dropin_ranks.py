@@ -14,7 +14,6 @@ AGREE = [
     pytest.param((task("Gan"), "task.noise=false", *NO_EVALUATION), id="gan"),
     pytest.param((task("two_outputs"), "data.kind=dict"), id="two outputs"),
     pytest.param((task("two_outputs"), "data.kind=dict", *WHOLE), id="two outputs, whole batches"),
-    pytest.param((task("Renamed"), "optimizer=sgd", *WHOLE), id="renamed"),
 ]
 
 

@@ -97,22 +97,24 @@ def test_adamw_decays_apart_from_the_gradient(make_config) -> None:
     np.testing.assert_allclose(stepped(config, GRADIENTS), weight, rtol=1e-5)
 
 
-def test_gradients_are_clipped_by_their_global_norm(make_config) -> None:
+PLAIN = (
+    "optimizer=sgd", "optimizer.lr=1", "optimizer.momentum=0", "optimizer.weight_decay=0", "schedule=constant",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("algorithm", "clipped"), [("norm", [0.3, 0.4]), ("value", [0.5, 0.5])])
+def test_gradients_are_clipped_by_their_global_norm_or_value(
+    make_config, algorithm: str, clipped: list[float]
+) -> None:
     config = make_config(
-        "optimizer=sgd",
-        "optimizer.lr=1",
-        "optimizer.momentum=0",
-        "optimizer.weight_decay=0",
-        "schedule=constant",
-        "trainer.gradient_clip_val=0.5",
+        *PLAIN, "trainer.gradient_clip_val=0.5", f"trainer.gradient_clip_algorithm={algorithm}"
     )
     gradient = np.array([3.0, 4.0], np.float32)
-    np.testing.assert_allclose(stepped(config, [gradient]), 1 - 0.5 * gradient / 5, rtol=1e-6)
+    np.testing.assert_allclose(stepped(config, [gradient]), 1 - np.array(clipped), rtol=1e-6)
 
 
 def test_learning_rate_is_scaled_by_the_ranks(make_config) -> None:
-    plain = ["optimizer=sgd", "optimizer.lr=1", "optimizer.momentum=0", "optimizer.weight_decay=0"]
-    config = make_config(*plain, "optimizer.scale_lr=linear", "schedule=constant")
+    config = make_config(*PLAIN, "optimizer.scale_lr=linear")
     np.testing.assert_allclose(stepped(config, GRADIENTS[:1], replicas=4), 1 - 4 * GRADIENTS[0], rtol=1e-6)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tools.testing.frameworks import without_noise
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.job.rank_process import RankProcess, Stop
@@ -215,33 +214,6 @@ def test_early_stopping_ends_the_run_for_good(make_run) -> None:
     assert run_keras(config, open_run(run.path)).step == outcome.step
 
 
-def test_fast_dev_run_writes_nothing(make_run) -> None:
-    config, run = make_run(*SMALL, "trainer.fast_dev_run=true")
-    before = {p.name for p in run.path.iterdir()}
-    outcome = run_keras(config, run)
-    assert (outcome.step, outcome.checkpoint) == (1, None)
-    assert {"train/loss", "val/acc", "test/acc"} <= outcome.metrics.keys()
-    assert {p.name for p in run.path.iterdir()} == before
-
-
-def test_the_best_weights_are_tested(make_run) -> None:
-    """The learning rate warms up until it ruins the model, after the second epoch."""
-    config, run = make_run(
-        *SMALL,
-        "data.batch_size=64",
-        "optimizer=sgd",
-        "optimizer.lr=1",
-        "schedule=constant",
-        "schedule.warmup_epochs=5",
-        "trainer.max_epochs=5",
-        "trainer.limit_train_batches=1.0",
-        "model.width=4",
-    )
-    outcome = run_keras(config, run)
-    assert outcome.metrics["val/acc"] < 0.3
-    assert outcome.metrics["test/acc"] > 0.8
-
-
 @pytest.mark.slow
 def test_a_checkpoint_of_something_else_is_refused(make_run) -> None:
     from train_anywhere.errors import CheckpointError
@@ -256,24 +228,7 @@ def test_a_checkpoint_of_something_else_is_refused(make_run) -> None:
         run_keras(sgd, run)
 
 
-@pytest.mark.slow
-def test_the_main_job_learns_and_says_only_what_a_person_needs(train, tmp_path: Path) -> None:
-    done = train("framework=keras", f"paths.results={tmp_path}", "seed=3")
-    assert done.returncode == 0
-    assert without_noise(done.stderr) == ""
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("Test:")]
-    assert float(line.partition("test/acc")[2]) >= 0.97
-
-
-def test_xla_computes_the_same(make_run) -> None:
-    found = []
-    for words in ((), ("trainer.compile=true",)):
-        config, run = make_run(*SMALL, "model=mlp", "model.dropout=0.0", *words)
-        found.append(run_keras(config, run).metrics["test/loss"])
-    assert found[1] == pytest.approx(found[0], rel=1e-4)
-
-
-@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_calls_make_several_steps_unless_a_callback_looks_at_batches(
     make_run, monkeypatch, quick: bool
 ) -> None:
@@ -308,7 +263,7 @@ def test_calls_make_several_steps_unless_a_callback_looks_at_batches(
     assert [row["step"] for row in found[0][1] if row["val/loss"]] == ["12", "24", "36"]
 
 
-@pytest.mark.parametrize("position", [(0, 17), (1, 5)])
+@pytest.mark.parametrize("position", [(0, 17), pytest.param((1, 5), marks=pytest.mark.slow)])
 def test_a_signal_waits_for_one_slow_step(
     make_run, signal_at, monkeypatch, position: tuple[int, int]
 ) -> None:

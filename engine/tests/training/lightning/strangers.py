@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 from torch.utils.data.distributed import DistributedSampler
 from torchmetrics import MeanSquaredError
@@ -86,16 +86,6 @@ class Several(Plain):
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int, dataloader_idx: int = 0) -> None:
         super().validation_step(batch, batch_idx)
-
-
-class Cycle(Plain):
-    """Its own optimizer and a schedule of steps."""
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
-        steps = int(self.trainer.estimated_stepping_batches)
-        schedule = OneCycleLR(optimizer, max_lr=0.05, total_steps=steps)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
 class Plateau(Plain):

@@ -1,16 +1,14 @@
 """Several ranks train as one, started with torchrun's variables, with gloo."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from engine.tests.training.rank_processes import run_ranks
 from train_anywhere.launch.processes import free_port
 from train_anywhere.runs.folder import RunDir
 
@@ -57,23 +55,9 @@ def places(*ranks_of_node: int) -> list[dict[str, str]]:
 def train(folder: Path, ranks_of_node: tuple[int, ...], *overrides: str, **env: str) -> list[dict[str, Any]]:
     """Train in `folder` and return the result of each rank."""
     folder.mkdir(parents=True, exist_ok=True)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(RANK), str(folder), *overrides],
-            env={**os.environ, **place, "OMP_NUM_THREADS": "1", **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for place in places(*ranks_of_node)
-    ]
-    try:
-        output = [p.communicate(timeout=120)[0] for p in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [p.returncode for p in processes] == [0] * len(processes), "\n".join(output)
-    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(len(processes))]
+    around = [place | env for place in places(*ranks_of_node)]
+    run_ranks([[str(RANK), str(folder), *overrides]] * len(around), around)
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(len(around))]
 
 
 @pytest.fixture(scope="module")

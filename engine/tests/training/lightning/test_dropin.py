@@ -1,23 +1,19 @@
-"""A user's LightningModule equals a plain Trainer, reports metrics, resumes bit for bit."""
+"""A user's LightningModule reports metrics and resumes bit for bit. The differential test compares it with a plain Trainer."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import pytest
-import torch
-from torch.utils.data import DataLoader, Sampler
 
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.schema import Config
-from train_anywhere.data.order.shuffle import permutation
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.runs.folder import RunDir
 
 from .conftest import Fit, assert_equal, assert_resumes, final_state
-from .strangers import ROWS, VAL, Adversaries, Cycle, Keeping, Measured, Plateau, Rows
+from .strangers import Keeping
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 HERE = "engine.tests.training.lightning.strangers"
@@ -40,96 +36,6 @@ def stranger(make_run: MakeRun) -> MakeRun:
     return make
 
 
-@pytest.mark.parametrize("module", [Cycle, Plateau, Measured, Adversaries])
-@pytest.mark.quick("Plateau", "Measured")
-def test_the_weights_are_those_of_a_plain_trainer(
-    module: Any, stranger: MakeRun, fit: Fit, tmp_path: Path
-) -> None:
-    """With the same initial weights, and the same rows in the same order."""
-    config, run = stranger(
-        module.__name__,
-        "rows",
-        "trainer.limit_test_batches=0",
-        "schedule=constant",
-        "optimizer=sgd",
-        "optimizer.lr=0.01",
-    )
-    outcome = fit(config, run)
-    ours = final_state(run)["state_dict"]
-
-    theirs = initial(module, config)
-    trainer = pl.Trainer(
-        max_epochs=3, logger=False, accelerator="cpu", enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, num_sanity_val_steps=0,
-    )  # fmt: skip
-    if module is Measured:
-        theirs.configure_optimizers = lambda: torch.optim.SGD(
-            theirs.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4
-        )
-    quiet = {
-        "batch_size": 10,
-        "generator": torch.Generator(),
-    }  # else a loader draws one of the model's numbers
-    training = DataLoader(Rows(ROWS), sampler=Order(config.seed), drop_last=True, **quiet)
-    pl.seed_everything(config.seed, verbose=False)
-    trainer.fit(theirs, training, DataLoader(Rows(VAL, 1), **quiet))
-    for name, value in theirs.state_dict().items():
-        assert torch.equal(ours[name], value), name
-    for name, value in trainer.callback_metrics.items():
-        assert outcome.metrics.get(name, float(value)) == pytest.approx(float(value), rel=1e-6), name
-
-
-def initial(module: Any, config: Config) -> Any:
-    """The module as a rank makes it."""
-    from train_anywhere.data.torch.random_states import seed_everything
-
-    seed_everything(config.seed)
-    return module()
-
-
-class Order(Sampler[int]):
-    """Ours."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed, self.epoch = seed, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return ROWS
-
-    def __iter__(self) -> Any:
-        return iter(permutation(ROWS, self.seed, self.epoch).tolist())
-
-
-STOPS = {"in an epoch": {"train": 15}, "in a validation": {"val": 5}, "at an epoch's end": {"train": 20}}
-
-
-@pytest.mark.parametrize("place", STOPS)
-@pytest.mark.parametrize(
-    ("module", "data"),
-    [
-        ("Plain", "rows"),
-        ("Cycle", "rows"),
-        ("Plateau", "rows"),
-        ("Adversaries", "rows"),
-        ("Measured", "rows"),
-    ],
-)
-@pytest.mark.quick("Plain-rows-in a validation")
-def test_stop_and_resume_changes_no_bit(
-    module: str, data: str, place: str, stranger: MakeRun, fit: Fit
-) -> None:
-    """Every random number included: of dropout, of rows that are drawn anew, of a step."""
-    options = ["data.noise=0.1"]
-    if module != "Adversaries":
-        options.append("task.dropout=0.3")
-    if module == "Plain":
-        options.append("trainer.accumulate_grad_batches=2")
-    assert_resumes(stranger, fit, (module, data, *options), rows=2, **STOPS[place])
-
-
 @pytest.mark.parametrize(
     ("module", "data", "place"),
     [
@@ -140,6 +46,7 @@ def test_stop_and_resume_changes_no_bit(
         ("Several", "two_sets", {"train": 4}),
     ],
 )
+@pytest.mark.quick("Measured-rows-place2", "Several-two_sets-place3")
 def test_a_stop_at_a_validation_within_an_epoch_changes_no_bit(
     module: str, data: str, place: dict[str, int], stranger: MakeRun, fit: Fit
 ) -> None:
@@ -193,19 +100,6 @@ def tags(run: RunDir) -> set[str]:
     events = EventAccumulator(str(run.tensorboard))
     events.Reload()
     return set(events.Tags()["scalars"])
-
-
-def test_a_bundled_task_reaches_every_logger_and_callback(make_run: MakeRun, fit: Fit) -> None:
-    words = [
-        "model=mlp", "trainer.max_epochs=9", "monitor.progress=none", "optimizer.lr=1e-9",
-        "loggers.one._target_=lightning.pytorch.loggers.CSVLogger",
-        "callbacks.stop._target_=lightning.pytorch.callbacks.EarlyStopping", "callbacks.stop.monitor=val/loss",
-        "callbacks.stop.patience=2", "callbacks.stop.min_delta=0.1", "callbacks.stop.check_on_train_epoch_end=false",
-    ]  # fmt: skip
-    config, run = make_run(*to_hydra_overrides(words))
-    assert fit(config, run).epoch == 3
-    theirs = next(p for p in run.path.rglob("metrics.csv") if p != run.metrics_csv)
-    assert {"train/loss", "val/acc", "test/acc"} <= set(theirs.read_text().splitlines()[0].split(","))
 
 
 def test_what_is_no_plain_value_is_left_out_of_checkpoints(

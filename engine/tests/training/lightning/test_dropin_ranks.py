@@ -1,15 +1,13 @@
 """A user's module on several ranks gives the result of one, or all ranks refuse it."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.tests.training.rank_processes import run_ranks
 from tools.testing.weights import final_weights, largest_difference
 from train_anywhere.distributed.packages import horovod_problem
 
@@ -45,22 +43,7 @@ def train_runs(ranks: int, runs: list[tuple[Any, ...]]) -> list[list[dict[str, A
     for folder, *words in runs:
         folder.mkdir(parents=True, exist_ok=True)
         arguments += ["--", str(folder), *WORDS, *words]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(RANK), *arguments[1:]],
-            env={**os.environ, **place, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for place in places(ranks)
-    ]
-    try:
-        output = [p.communicate(timeout=120)[0] for p in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [p.returncode for p in processes] == [0] * ranks, "\n".join(output)
+    output = run_ranks([[str(RANK), *arguments[1:]]] * ranks, places(ranks))
     assert "module.forward" not in "".join(output)  # ddp sets it, and it is not a state
     return [[json.loads((run[0] / f"rank-{n}.json").read_text()) for n in range(ranks)] for run in runs]
 

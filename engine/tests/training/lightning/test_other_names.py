@@ -48,7 +48,7 @@ sys.meta_path.insert(0, Hide())
 """
 
 
-@pytest.mark.parametrize("hide", [HIDE, ""])
+@pytest.mark.parametrize("hide", [HIDE, pytest.param("", marks=pytest.mark.slow)])
 def test_both_names_are_the_same_classes(hide: str, tmp_path: Path) -> None:
     (tmp_path / "user_code.py").write_text(USER_CODE)
     script = tmp_path / "program.py"

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import pytest
 import torch
 
@@ -15,7 +16,7 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning import private
 from train_anywhere.training.lightning.dropin.validated_weights import overrides
 
-from . import step_strangers, strangers
+from . import strangers
 from .conftest import Fit
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
@@ -71,12 +72,16 @@ def test_all_private_names_stand_in_one_module() -> None:
     private.forget_groups(object())
 
 
+class Listening(pl.Callback):
+    def on_before_backward(self, *arguments: Any) -> None: ...
+
+
 def test_hooks_are_found_on_classes_and_objects() -> None:
     plain = strangers.Plain()
     assert not overrides(plain, "on_train_batch_end")
     plain.on_train_batch_end = lambda *arguments: None  # type: ignore[method-assign]
     assert overrides(plain, "on_train_batch_end")
-    assert overrides(step_strangers.Listening(), "on_before_backward")
+    assert overrides(Listening(), "on_before_backward")
 
 
 def test_the_loop_s_part_of_a_checkpoint_is_lightning_s(make_run: MakeRun, fit: Fit) -> None:

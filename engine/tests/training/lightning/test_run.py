@@ -27,16 +27,6 @@ MakeRun = Callable[..., tuple[Config, RunDir]]
 SHORT = ("model=mlp", "trainer.max_epochs=2", "monitor.progress=none")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-def test_digits_with_the_defaults(seed: int, make_run: MakeRun, fit: Fit) -> None:
-    """Seeds 1 to 8 reach 0.983 to 0.992."""
-    config, run = make_run(f"seed={seed}", "monitor.progress=none")
-    outcome = fit(config, run)
-    assert (outcome.state, outcome.epoch) == ("completed", 15)
-    assert outcome.metrics["test/acc"] >= 0.975
-
-
 def test_the_best_weights_are_tested(make_run: MakeRun, fit: Fit) -> None:
     """A learning rate that grows wild makes the last weights worse than the first ones."""
     config, run = make_run(
@@ -67,15 +57,6 @@ def test_metrics_csv_has_one_curve(make_run: MakeRun, fit: Fit) -> None:
     assert [row[1] for row in rows] == ["1"] * 3 + ["2"] * 5
     assert [bool(row[5]) for row in rows] == [False, False, True, False, False, False, True, False]
     assert [bool(row[7]) for row in rows] == [False] * 7 + [True]
-
-
-def test_fast_dev_run_leaves_nothing(make_run: MakeRun, fit: Fit) -> None:
-    config, run = make_run(*SHORT, "trainer.fast_dev_run=true")
-    before = sorted(p.name for p in run.path.iterdir())
-    outcome = fit(config, run)
-    assert (outcome.state, outcome.step, outcome.checkpoint) == ("completed", 1, None)
-    assert "test/acc" in outcome.metrics
-    assert sorted(p.name for p in run.path.iterdir()) == before
 
 
 def test_nothing_but_the_progress_is_shown(

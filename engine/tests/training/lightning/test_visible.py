@@ -43,16 +43,9 @@ def run(make_run: MakeRun) -> Callable[..., tuple[Config, RunDir]]:
     return make
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({}, []), ({"min_steps": 3}, ["trainer.min_steps=3"])],
-    ids=["default", "min_steps"],
-)
-def test_attributes_of_the_trainer_are_those_of_lightning(
-    options: dict[str, Any], words: list[str], run: Any, fit: Fit, tmp_path: Path
-) -> None:
+def test_attributes_of_the_trainer_are_those_of_lightning(run: Any, fit: Fit, tmp_path: Path) -> None:
     config, folder = run(
-        "Watching", *words, f"callbacks.a._target_={HERE}.Watcher", f"callbacks.b._target_={HERE}.Other",
+        "Watching", f"callbacks.a._target_={HERE}.Watcher", f"callbacks.b._target_={HERE}.Other",
         "checkpoint.monitor=val_loss", "trainer.num_sanity_val_steps=2", "trainer.log_every_n_steps=1",
     )  # fmt: skip
     saved = tmp_path / "theirs.ckpt"
@@ -60,7 +53,7 @@ def test_attributes_of_the_trainer_are_those_of_lightning(
         saved_before = saved if saved.exists() else None
         strangers.SEEN.clear()
         trainer = pl.Trainer(
-            **options, max_epochs=epochs, accelerator="cpu", devices=1, callbacks=[strangers.Watcher(), strangers.Other()],
+            max_epochs=epochs, accelerator="cpu", devices=1, callbacks=[strangers.Watcher(), strangers.Other()],
             default_root_dir=tmp_path / "theirs", enable_progress_bar=False, enable_model_summary=False,
             log_every_n_steps=1,
         )  # fmt: skip

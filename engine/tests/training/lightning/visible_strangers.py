@@ -11,20 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
+from engine.tests.differential.lightning.parts import PLAIN
+
 SEEN: dict[str, dict[str, Any]] = {}
 """What `Watching` and `Watcher` have seen, by hook."""
 
 ATTRIBUTES = [
-    "num_devices", "device_ids", "num_nodes", "local_rank", "node_rank", "global_rank", "world_size",
-    "is_global_zero", "max_epochs", "min_epochs", "max_steps", "min_steps", "current_epoch", "global_step",
-    "is_last_batch", "should_stop", "accumulate_grad_batches", "gradient_clip_val",
-    "gradient_clip_algorithm", "check_val_every_n_epoch", "val_check_interval", "overfit_batches",
-    "fast_dev_run", "log_every_n_steps", "num_sanity_val_steps", "precision", "barebones",
-    "enable_validation", "num_training_batches", "num_val_batches", "num_test_batches",
-    "num_sanity_val_batches", "estimated_stepping_batches", "training", "validating", "testing",
-    "predicting", "sanity_checking", "evaluating", "interrupted", "received_sigterm",
-    "reload_dataloaders_every_n_epochs", "scaler", "datamodule", "distributed_sampler_kwargs",
-    "val_check_batch", "early_stopping_callback",
+    *(name for name in PLAIN if name not in ("ckpt_path", "max_time")), "datamodule", "distributed_sampler_kwargs",
+    "early_stopping_callback", "estimated_stepping_batches",
 ]  # fmt: skip
 
 
@@ -131,21 +125,11 @@ def _watch(hook: str) -> Any:
     return watch
 
 
-HOOKS = [
-    "on_fit_start",
-    "on_train_start",
-    "on_train_epoch_start",
-    "on_train_epoch_end",
-    "on_validation_start",
-    "on_validation_epoch_end",
-    "on_validation_end",
-    "on_train_end",
-    "on_fit_end",
-    "on_test_start",
-    "on_test_epoch_end",
-    "on_test_end",
-]
-for _hook in HOOKS:
+HOOKS = (
+    "on_fit_start on_train_start on_train_epoch_start on_train_epoch_end on_validation_start on_validation_epoch_end "
+    "on_validation_end on_train_end on_fit_end on_test_start on_test_epoch_end on_test_end"
+)
+for _hook in HOOKS.split():
     setattr(Watching, _hook, _watch(_hook))
 
 

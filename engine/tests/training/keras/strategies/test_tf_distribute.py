@@ -1,16 +1,14 @@
 """Several devices and processes give the result of one process with the same global batch."""
 
-import os
-import subprocess
-import sys
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from engine.tests.training.rank_processes import run_ranks
 from tools.testing.weights import final_weights, largest_difference
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.files import ROOT
 from train_anywhere.launch.processes import free_port
 from train_anywhere.runs.folder import RunDir
 
@@ -34,30 +32,18 @@ CONFIG = (
 def start(run: RunDir, out: Path, ranks: int, signal_after: dict[int, int] | None = None) -> list[str]:
     """Run all ranks and return the output of each."""
     out.mkdir(exist_ok=True)
-    shared = {
-        "OMP_NUM_THREADS": "1",
+    common = {
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
     }
-    processes = []
-    for rank in range(ranks):
-        step = [str(signal_after[rank])] if signal_after and rank in signal_after else []
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, str(PROGRAM), str(run.path), str(out), *step],
-                env={**os.environ, **shared, **own} if ranks > 1 else {**os.environ, "OMP_NUM_THREADS": "1"},
-                cwd=ROOT,
-                text=True,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-        )
-    printed = [p.communicate(timeout=240) for p in processes]
-    assert [p.returncode for p in processes] == [0] * ranks, printed
-    return [text.splitlines()[-1] for text, _ in printed]
+    places = [
+        common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {} for rank in range(ranks)
+    ]
+    steps = [[str(signal_after[rank])] if rank in (signal_after or {}) else [] for rank in range(ranks)]
+    output = run_ranks([[str(PROGRAM), str(run.path), str(out), *step] for step in steps], places)
+    return [re.findall(r"^\w+ \d+ \d+$", text, re.MULTILINE)[-1] for text in output]
 
 
 def weights(file: Path) -> dict[str, np.ndarray]:
