@@ -19,6 +19,7 @@ from PIL import Image
 
 from src.data.digits import FILE
 from tools.testing.frameworks import without_noise
+from tools.testing.weights import final_weights, largest_difference
 from train_anywhere.config.command.compose import list_groups
 from train_anywhere.files import ROOT
 
@@ -29,26 +30,6 @@ METRICS = {"train/loss", "train/acc", "val/loss", "val/acc", "test/loss", "test/
 
 def run_json(results: Path) -> dict[str, Any]:
     return json.loads((results / "latest" / "run.json").read_text())
-
-
-def final_weights(run: Path) -> dict[str, np.ndarray]:
-    """Every array of the newest checkpoint, by name, whichever framework wrote it."""
-    newest = run / "checkpoints" / (run / "checkpoints" / "newest").read_text().strip()
-    if (newest / "weights.npz").exists():
-        files = [np.load(newest / name) for name in ("weights.npz", "optimizer.npz")]
-        return {f"{i}/{name}": f[name] for i, f in enumerate(files) for name in f.files}
-    import torch
-
-    state = torch.load(newest / "model.ckpt", weights_only=False)["state_dict"]
-    return {name: tensor.float().numpy() for name, tensor in state.items()}
-
-
-def assert_same_weights(one: Path, other: Path) -> None:
-    a, b = final_weights(one), final_weights(other)
-    assert a.keys() == b.keys()
-    assert a
-    for name in a:
-        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -211,7 +192,7 @@ def test_ctrl_c_then_resume_is_the_uninterrupted_run_bit_for_bit(
     info = run_json(tmp_path / "stopped")
     assert (info["state"], info["restarts"]) == ("completed", 1)
     assert Path(info["checkpoint"]).parent.parent == run
-    assert_same_weights((tmp_path / "whole" / "latest").resolve(), run)
+    assert largest_difference(final_weights(tmp_path / "whole" / "latest"), final_weights(run)) == 0
     steps = [int(r["step"]) for r in csv.DictReader((run / "metrics.csv").open())]
     assert steps == sorted(steps)  # one curve
 
@@ -242,23 +223,6 @@ def test_every_experiment_runs(train: Train, tmp_path: Path, experiment: str) ->
         f"experiment={experiment}", *small, f"paths.data={tmp_path / 'data'}", f"paths.results={tmp_path}"
     )
     assert done.returncode == 0, done.stderr
-    assert run_json(tmp_path)["state"] == "completed"
-
-
-@pytest.mark.slow
-def test_a_run_killed_in_the_middle_resumes(train: Train, tmp_path: Path) -> None:
-    """SIGKILL allows no save, so the last complete checkpoint counts."""
-    command = [sys.executable, "-u", str(ROOT / "src/train.py"), *QUICK, f"paths.results={tmp_path}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        while "epoch 2/4" not in (line := process.stdout.readline()):
-            assert line
-
-        process.kill()
-    assert run_json(tmp_path)["state"] == "running"
-    again = train(f"resume={tmp_path / 'latest'}")
-    assert again.returncode == 0, again.stderr
     assert run_json(tmp_path)["state"] == "completed"
 
 

@@ -1,20 +1,17 @@
 """Run a program with plain Keras and with the engine in forks, and return the results."""
 
 import csv
-import os
-import pickle
 import shutil
-import signal
 import tempfile
-import time
-import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
+from engine.tests.differential.forks import ForkError, call_in_forks
 from engine.tests.differential.keras import programs
 from engine.tests.differential.keras.specs import Spec
 from train_anywhere.config.command.compose import compose
@@ -37,32 +34,10 @@ HERE = "engine.tests.differential.keras.programs"
 SEED = 5
 
 
-def fork(function: Callable[..., Result], *arguments: Any, timeout_s: float = 90) -> Result:
+def fork(function: Callable[..., Result], *arguments: Any) -> Result:
     """Return the result of a function in a fork, or {"error": its last words}."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "result"
-        if (child := os.fork()) == 0:
-            try:
-                quiet = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(quiet, 1)
-                os.dup2(quiet, 2)
-                try:
-                    result = function(*arguments)
-                except BaseException as error:
-                    where = traceback.extract_tb(error.__traceback__)[-1]
-                    words = f"{type(error).__name__}: {error}".splitlines()
-                    result = {"error": f"{words[0][:300]} ({Path(where.filename).name}:{where.lineno})"}
-                file.write_bytes(pickle.dumps(result))
-            finally:
-                os._exit(0)
-        until = time.monotonic() + timeout_s
-        while not os.waitpid(child, os.WNOHANG)[0]:
-            if time.monotonic() > until:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                return {"error": "timeout"}
-            time.sleep(0.01)
-        return pickle.loads(file.read_bytes()) if file.exists() else {"error": "died"}
+    [found] = call_in_forks([partial(function, *arguments)], timeout=90)
+    return {"error": " ".join(str(found).split())[-300:]} if isinstance(found, ForkError) else found
 
 
 def translations(spec: Spec) -> set[str]:

@@ -132,13 +132,6 @@ def run_ours(spec: Spec, folder: Path, ranks: int, run: RunDir) -> list[Any]:
     return parts.EVENTS
 
 
-def prepare(environment: dict[str, str]) -> None:
-    """Make a fork an independent process."""
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    os.environ.update(environment)
-
-
 def run_program(
     spec: Spec, ranks: int = 1, stop: int = -1, sides: Iterable[str] = ("plain", "ours"), fault: str = ""
 ) -> Any:

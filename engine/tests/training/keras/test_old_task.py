@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.tests.training.keras.test_run import run_keras
 from train_anywhere.runs.folder import open_run
+
+from .test_dropin import run_keras
 
 OLD = "task._target_=engine.tests.training.keras.old_regression.Regression"
 WORDS = (

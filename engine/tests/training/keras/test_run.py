@@ -1,6 +1,5 @@
 """Training on this machine: it learns, it stops when asked to, and it resumes bit for bit."""
 
-import csv
 import os
 import signal
 from collections.abc import Callable
@@ -8,14 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from train_anywhere.config.schema import Config
-from train_anywhere.distributed.topology import Topology
-from train_anywhere.job.rank_process import RankProcess, Stop
+from train_anywhere.job.rank_process import Stop
 from train_anywhere.runs.attempts import Outcome
-from train_anywhere.runs.folder import RunDir, open_run
+from train_anywhere.runs.folder import open_run
+
+from .test_dropin import bits, rows, run_keras
 
 SMALL = (
     "framework=keras", "monitor.progress=none", "trainer.max_epochs=4", "trainer.limit_train_batches=6", "trainer.log_every_n_steps=5",
@@ -27,30 +25,13 @@ EVERYTHING = (
 )  # fmt: skip
 
 
-def run_keras(config: Config, run: RunDir, stop: Stop | None = None) -> Outcome:
-    from train_anywhere.training.keras.run import train
-
-    return train(config, RankProcess(run, Topology(), stop or Stop()))
-
-
-def arrays(folder: str | Path | None) -> dict[str, np.ndarray]:
-    """All variables of a checkpoint."""
-    found: dict[str, np.ndarray] = {}
-    for name in ("weights", "optimizer"):
-        with np.load(Path(str(folder)) / f"{name}.npz") as file:
-            found |= {f"{name}/{key}": file[key] for key in file.files}
-    return found
-
-
-def assert_same_bits(one: str | None, other: str | None) -> None:
-    first, second = arrays(one), arrays(other)
+def assert_same_bits(one: Outcome, other: Outcome) -> None:
+    first, second = (
+        {k: v for k, v in bits(outcome).items() if k.startswith(("weights/", "optimizer/"))}
+        for outcome in (one, other)
+    )
     assert first.keys() == second.keys()
-    assert [name for name in first if first[name].tobytes() != second[name].tobytes()] == []
-
-
-def rows(run: RunDir) -> list[dict[str, str]]:
-    with open(run.metrics_csv, newline="") as file:
-        return list(csv.DictReader(file))
+    assert [name for name in first if first[name] != second[name]] == []
 
 
 @pytest.fixture
@@ -149,7 +130,7 @@ def test_a_stopped_run_resumes_bit_for_bit(
     ended = run_keras(config, open_run(parts.path))
 
     assert (ended.state, ended.epoch, ended.step) == ("completed", expected.epoch, expected.step)
-    assert_same_bits(expected.checkpoint, ended.checkpoint)
+    assert_same_bits(expected, ended)
     for name in ("val/loss", "val/acc", "test/loss", "test/acc"):
         assert ended.metrics[name] == expected.metrics[name]
     steps = [row["step"] for row in rows(whole)]
@@ -180,7 +161,7 @@ def test_one_process_stops_without_asking_others(processes: int, devices: int, a
 def test_the_same_seed_gives_the_same_bits(make_run) -> None:
     config, one = make_run(*SMALL, "model=resnet18", "trainer.max_epochs=1")
     _, other = make_run(*SMALL, "model=resnet18", "trainer.max_epochs=1")
-    assert_same_bits(run_keras(config, one).checkpoint, run_keras(config, other).checkpoint)
+    assert_same_bits(run_keras(config, one), run_keras(config, other))
 
 
 @pytest.mark.slow
@@ -202,7 +183,7 @@ def test_max_steps_may_end_within_an_epoch_and_be_raised_later(make_run) -> None
     assert [row["step"] for row in rows(parts) if row["val/acc"]] == ["6", "8"]
     longer = run_keras(whole_config, open_run(parts.path))
     assert (longer.state, longer.epoch, longer.step) == ("completed", 2, 15)
-    assert_same_bits(expected.checkpoint, longer.checkpoint)
+    assert_same_bits(expected, longer)
 
 
 @pytest.mark.slow
@@ -257,7 +238,7 @@ def test_calls_make_several_steps_unless_a_callback_looks_at_batches(
         ends.clear()
         saved = sorted(int(path.name) for path in run.checkpoints.glob("0*"))
         assert saved == [6, 12, 18, 24, 30, 36]
-    assert_same_bits(found[0][0].checkpoint, found[1][0].checkpoint)
+    assert_same_bits(found[0][0], found[1][0])
     assert found[0][1] == found[1][1]
     assert [row["step"] for row in found[0][1]] == ["4", "8", "12", "16", "20", "24", "28", "32", "36", "36"]
     assert [row["step"] for row in found[0][1] if row["val/loss"]] == ["12", "24", "36"]
@@ -285,5 +266,5 @@ def test_a_signal_waits_for_one_slow_step(
     assert (stopped.state, saved.epoch, saved.batch) == ("preempted", *position)
     monkeypatch.setattr(callbacks, "QUICK_S", 9.0)
     ended = run_keras(config, open_run(parts.path))
-    assert_same_bits(expected.checkpoint, ended.checkpoint)
+    assert_same_bits(expected, ended)
     assert [row["val/loss"] for row in rows(parts)] == [row["val/loss"] for row in rows(whole)]
