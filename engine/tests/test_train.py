@@ -152,9 +152,7 @@ QUICK = ("trainer.max_epochs=4", "data.batch_size=24", "model.width=8", "trainer
 
 
 @pytest.mark.parametrize("framework", ["lightning", pytest.param("keras", marks=pytest.mark.slow)])
-def test_ctrl_c_then_resume_is_the_uninterrupted_run_bit_for_bit(
-    train: Train, tmp_path: Path, framework: str
-) -> None:
+def test_ctrl_c_then_resume_is_the_uninterrupted_run_bit_for_bit(train, tmp_path, framework) -> None:
     options = [f"framework={framework}", *QUICK]
     whole = train(*options, f"paths.results={tmp_path / 'whole'}")
     assert whole.returncode == 0, whole.stderr

@@ -31,9 +31,7 @@ def scratch(require: Callable[[object, str], None]) -> Iterator[Scratch]:
 
 
 @pytest.mark.parametrize("row", TRIED, ids=[r.id for r in TRIED])
-def test_gets_one_sentence(
-    row: Row, scratch: Scratch, record_property: Callable[[str, object], None]
-) -> None:
+def test_gets_one_sentence(row, scratch, record_property) -> None:
     answer = ask(row, scratch)
     wrong = faults(row, answer)
     found = {"traceback": "traceback" in wrong, "wrote": "wrote" in wrong, "seconds": answer.seconds}

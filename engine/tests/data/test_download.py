@@ -70,9 +70,7 @@ def test_present_files_are_not_fetched(tmp_path: Path, server: str) -> None:
 
 
 @pytest.mark.parametrize("broken", ["wrong", "short", "missing"])
-def test_falls_back_to_the_next_mirror(
-    tmp_path: Path, server: str, broken: str, capsys: pytest.CaptureFixture
-) -> None:
+def test_falls_back_to_the_next_mirror(tmp_path, server, broken, capsys) -> None:
     fetch_into(tmp_path, server + f"{broken}/", server + "good/")
     assert (tmp_path / "a.gz").read_bytes() == CONTENT
     assert visible(tmp_path) == ["a.gz"] and Mirror.requests == {broken: 1, "good": 1}

@@ -120,9 +120,7 @@ def test_there_may_be_no_validation(what: str, tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("what", ["[1, 2, 3, 4]", "range(4)", "(row for row in range(4))"])
-def test_a_data_set_by_itself_is_trained_from(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_data_set_by_itself_is_trained_from(what, tmp_path, monkeypatch) -> None:
     splits = returned(tmp_path, monkeypatch, what)
     assert splits.train and (splits.val, splits.test) == (None, None)
 
@@ -145,9 +143,7 @@ X, Y = "np.arange(16.0).reshape(8, 2)", "np.arange(8)"
         (f"dict(x={X}, y={Y})", None),
     ],
 )
-def test_arrays_are_read_by_rows(
-    what: str, val: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arrays_are_read_by_rows(what, val, tmp_path, monkeypatch) -> None:
     splits = returned(tmp_path, monkeypatch, what)
     assert (len(splits.train), splits.val and len(splits.val)) == (8, val)
     rows = leaves(splits.train.read(np.array([3, 1]), 0, True))
@@ -165,9 +161,7 @@ def test_a_list_of_rows_that_are_arrays_stays_one(tmp_path: Path, monkeypatch: p
     assert (type(splits.train), len(splits.train), len(splits.val)) == (list, 3, 8)
 
 
-def test_a_generator_function_is_called_for_each_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_generator_function_is_called_for_each_pass(tmp_path, monkeypatch) -> None:
     splits = returned(tmp_path, monkeypatch, "dict(train=lambda: (row for row in [1, 2]))")
     assert list(splits.train) == list(splits.train) == [1, 2]
 

@@ -386,9 +386,7 @@ def test_what_may_be_wrong_is_a_note(tmp_path: Path) -> None:
     )
 
 
-def test_a_shard_that_changes_during_the_run(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_that_changes_during_the_run(tmp_path, kind, monkeypatch) -> None:
     monkeypatch.setattr(sources, "LOOK_S", 0.0)
     train = open_folder(write_shards(tmp_path / "data", kind)).train
     train.read(np.arange(5), 0, True)
@@ -476,9 +474,7 @@ def test_one_open_file_per_shard(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_opens_are_at_most_shards_times_workers_times_ranks(
-    tmp_path: Path, workers: int, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_opens_are_at_most_shards_times_workers_times_ranks(tmp_path, workers, kind, monkeypatch) -> None:
     data, log = open_folder(write_shards(tmp_path / "data", kind), window=3).train, tmp_path / "opens"
     original = sources.OpenFile.__init__
 
@@ -637,9 +633,7 @@ KILLS = [(1, 2, 9), (2, 3, 14), (3, 1, 0)]
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["lightning", "keras"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_no_id_is_lost_or_read_twice_after_kills(
-    tmp_path: Path, kind: str, framework: str, workers: int, train: Any
-) -> None:
+def test_no_id_is_lost_or_read_twice_after_kills(tmp_path, kind, framework, workers, train) -> None:
     folder, steps = write_shards(tmp_path / "data", kind), SAMPLES // 24
     words = [
         "data=shards", f"data.dir={folder}", "data.batch_size=24", f"data.workers={workers}", "data.window=2", f"framework={framework}",

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from hypothesis import strategies as st
 from engine.tests.properties.cases import bounded
 from src.data.imagefolder import ImageFolder, open_imagefolder
 from src.data.mnist import open_mnist
-from train_anywhere.config.schema import Config
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.errors import DataError
@@ -102,9 +100,7 @@ def test_an_archive_that_leads_out_or_is_broken_is_refused(tmp_path: Path, disk:
     assert copies(disk) == set() and not (tmp_path / "escaped").exists()
 
 
-def test_without_room_the_source_is_read(
-    source: Path, small_disk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_room_the_source_is_read(source, small_disk, capsys) -> None:
     assert stage(source, small_disk, "1") == source
     said = capsys.readouterr().err
     assert "source is not copied to the disk of this node, and is read where it is" in said
@@ -112,9 +108,7 @@ def test_without_room_the_source_is_read(
     assert stage(source, small_disk, "1") == source and copies(small_disk) == set()
 
 
-def test_a_disk_that_fills_up_leaves_nothing(
-    source: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_up_leaves_nothing(source, small_disk, monkeypatch) -> None:
     monkeypatch.setattr("train_anywhere.files.node_disk.refuse_without_space", lambda *_: None)
     assert stage(source, small_disk, "1") == source and copies(small_disk) == set()
 
@@ -182,9 +176,7 @@ def test_each_data_set_reads_its_copy(mnist_dir: Path, tmp_path: Path, disk: Pat
     assert len(copies(disk)) == 1
 
 
-def test_texts_are_read_from_a_copy_of_their_tokens(
-    make_config: Callable[..., Config], tmp_path: Path, disk: Path
-) -> None:
+def test_texts_are_read_from_a_copy_of_their_tokens(make_config, tmp_path, disk) -> None:
     words = [
         "data=text", "task=language_model", "model=gpt", f"data.cache={tmp_path}/cache", "data.stage=true",
     ]  # fmt: skip
@@ -201,9 +193,7 @@ def test_texts_are_read_from_a_copy_of_their_tokens(
 
 @bounded(30)
 @given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 2), st.booleans())
-def test_no_row_is_lost_or_read_twice_on_any_number_of_ranks(
-    opened: tuple[ImageFolder, ImageFolder], world_size: int, per_rank: int, epoch: int, train: bool
-) -> None:
+def test_no_row_is_lost_or_read_twice_on_any_number_of_ranks(opened, world_size, per_rank, epoch, train):
     """Each rank of an epoch reads the copy, or the source, as it comes: together they have read each row once.
 
     Training leaves out the incomplete last batch, and no other row.

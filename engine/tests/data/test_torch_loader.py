@@ -77,9 +77,7 @@ def test_stopping_early_does_not_disturb_the_next_epoch() -> None:
 
 
 @pytest.mark.parametrize(("cpus", "step_s"), [(4, 0.0), (6, 0.12)])
-def test_processes_are_added_until_steps_do_not_wait(
-    cpus: int, step_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_are_added_until_steps_do_not_wait(cpus, step_s, monkeypatch) -> None:
     """The batches do not depend on their number. A batch needs 240 ms, so three processes are enough for steps of 120 ms."""
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", str(cpus))
     loader = torch_loader(SlowRows(), BatchOrder(12, seed=1, train=True), workers="auto")

@@ -47,9 +47,7 @@ def with_code(trained: Trained) -> RunDir:
     return run
 
 
-def test_code_of_a_run_is_used_if_the_user_trusts_it(
-    with_code: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_of_a_run_is_used_if_the_user_trusts_it(with_code, tmp_path, monkeypatch) -> None:
     from train_anywhere.config.load import load
     from train_anywhere.runs.reopen.frozen import read_frozen
 

@@ -62,9 +62,7 @@ def answers(framework: str, run: RunDir, count: int = 3) -> np.ndarray:
 
 
 @BOTH
-def test_measured_and_predicted(
-    framework: str, strange: Strange, evaluated: Evaluate, tmp_path: Path
-) -> None:
+def test_measured_and_predicted(framework, strange, evaluated, tmp_path) -> None:
     run, file = strange[framework], tmp_path / "answers.npz"
     code, said, error = evaluated(run.path, "--predict", file)
     assert code == 0, error
@@ -107,9 +105,7 @@ def test_onnxruntime_opens_it(strange: Strange, evaluated: Evaluate, tmp_path: P
 
 
 @pytest.mark.slow
-def test_keras_opens_it_where_it_can_be_made_again(
-    strange: Strange, trained: Trained, evaluated: Evaluate, tmp_path: Path
-) -> None:
+def test_keras_opens_it_where_it_can_be_made_again(strange, trained, evaluated, tmp_path) -> None:
     """Keras passes every layer's arguments, such as its name. Other models are refused."""
     import keras
 
@@ -139,9 +135,7 @@ def test_keras_opens_it_where_it_can_be_made_again(
     "--generate hi-has no generate",
     "--predict {tmp}/a.npz-NeverCalled has no predict_step, which a prediction needs",
 )
-def test_what_it_can_t_do_is_one_sentence(
-    words: str, says: str, strange: Strange, evaluated: Evaluate, tmp_path: Path
-) -> None:
+def test_what_it_can_t_do_is_one_sentence(words, says, strange, evaluated, tmp_path) -> None:
     code, _, error = evaluated(strange["silent"].path, *words.format(tmp=tmp_path).split())
     assert code == 2
     assert error.startswith("error: ") and "Traceback" not in error

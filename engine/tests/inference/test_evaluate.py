@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -50,9 +49,7 @@ def test_the_metrics_are_those_of_the_run_itself(framework: str, runs: Runs, eva
 
 @BOTH
 @pytest.mark.quick("lightning")
-def test_the_answers_are_those_of_the_rows(
-    framework: str, runs: Runs, evaluated: Evaluate, tmp_path: Path
-) -> None:
+def test_the_answers_are_those_of_the_rows(framework, runs, evaluated, tmp_path) -> None:
     """The share of right answers in the file is the metric, without rows of padding."""
     files = [tmp_path / "answers.npz", tmp_path / "answers.csv"]
     for file in files:
@@ -70,9 +67,7 @@ def test_the_answers_are_those_of_the_rows(
 
 @BOTH
 @pytest.mark.quick("lightning")
-def test_predictions_of_pictures_name_files_and_classes(
-    framework: str, trained: Trained, evaluated: Evaluate, tmp_path: Path
-) -> None:
+def test_predictions_of_pictures_name_files_and_classes(framework, trained, evaluated, tmp_path) -> None:
     for name in ("train/ant/a.png", "train/bee/b.png", "val/bee/x/\udce9.png", "val/ant/d.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (20, 20), 200 * ("bee" in name)).save(tmp_path / name)
@@ -93,9 +88,7 @@ def test_predictions_of_pictures_name_files_and_classes(
         assert arrays["class_names"].tolist() == ["ant", "bee"]
 
 
-def test_nothing_is_overwritten_and_the_run_stays_as_it_is(
-    runs: Runs, evaluated: Evaluate, tmp_path: Path
-) -> None:
+def test_nothing_is_overwritten_and_the_run_stays_as_it_is(runs, evaluated, tmp_path) -> None:
     run, mine = runs["lightning"], tmp_path / "mine.npz"
     mine.write_text("mine")
     evaluated(run.path)
@@ -111,9 +104,7 @@ def test_nothing_is_overwritten_and_the_run_stays_as_it_is(
 
 @BOTH
 @pytest.mark.quick("lightning")
-def test_the_training_split_is_measured_in_order(
-    framework: str, runs: Runs, evaluated: Evaluate, tmp_path: Path
-) -> None:
+def test_the_training_split_is_measured_in_order(framework, runs, evaluated, tmp_path) -> None:
     code, said, _ = evaluated(runs[framework].path, "--split", "train", "--predict", tmp_path / "a.npz")
     labels = open_digits().train.labels
     with np.load(tmp_path / "a.npz") as arrays:
@@ -217,9 +208,7 @@ BREAK = "if 'BREAK' in os.environ: raise LookupError('no such row')"
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.quick(FIRST)
-def test_an_error_of_the_network_is_shown_at_its_line(
-    framework: str, train: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
-) -> None:
+def test_an_error_of_the_network_is_shown_at_its_line(framework, train, tmp_path) -> None:
     (tmp_path / "brought.py").write_text(NETS[framework].format(BREAK))
     words = (f"framework={framework}", "model._target_=brought.make", *SHORT[2:], "trainer.max_steps=1")
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}

@@ -89,9 +89,7 @@ def test_keras_opens_what_it_wrote(runs: Runs, evaluated: Evaluate, tmp_path: Pa
 @pytest.mark.parametrize(
     ("framework", "format"), [("lightning", "torch"), ("lightning", "torch.export"), ("keras", "savedmodel")]
 )
-def test_exports_and_calls_need_no_data(
-    framework: str, format: str, runs: Runs, evaluated: Evaluate, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_exports_and_calls_need_no_data(framework, format, runs, evaluated, tmp_path, monkeypatch) -> None:
     rows = images() if framework == "keras" else torch_images()
     expected = load_model(runs[framework].path)(rows)
     monkeypatch.setattr("src.data.digits.FILE", tmp_path / "gone.npz")

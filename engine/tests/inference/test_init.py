@@ -14,7 +14,7 @@ from train_anywhere.launch.local_run import local_problems
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.preflight import CHECKS
 
-from .conftest import SHORT, Evaluate, Trained
+from .conftest import SHORT, Trained
 
 BOTH = pytest.mark.parametrize("framework", ["lightning", "keras"])
 Runs = dict[str, RunDir]
@@ -36,9 +36,7 @@ def test_it_begins_with_the_weights_of_the_other_run(framework: str, runs: Runs,
 
 @BOTH
 @pytest.mark.quick("lightning")
-def test_a_part_of_the_weights(
-    framework: str, runs: Runs, trained: Trained, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_part_of_the_weights(framework, runs, trained, capsys) -> None:
     words = (f"framework={framework}", *SHORT, *STILL, f"init={runs[framework].path}", "model.hidden=[8,6]")
     with pytest.raises(CheckpointError, match=r"other weights than this model: here .*\[.*init.strict=false"):
         trained(*words)
@@ -92,9 +90,7 @@ def test_a_link_is_followed_when_the_command_is_typed(runs: Runs, make_config, t
         ),
     ],
 )
-def test_refused_at_submission(
-    words: tuple[str, ...], says: str, runs: Runs, make_config, tmp_path: Path
-) -> None:
+def test_refused_at_submission(words, says, runs, make_config, tmp_path) -> None:
     paths = {name: run.path for name, run in runs.items()}
     config = make_config(*(word.format(tmp=tmp_path, **paths) for word in words))
     assert [p for p in local_problems(config, CHECKS) if says in p]
@@ -131,9 +127,7 @@ def test_another_module_may_have_the_same_weights(runs: Runs, make_config, tmp_p
 
 
 @pytest.mark.slow
-def test_a_run_that_is_older_than_the_key(
-    runs: Runs, trained: Trained, evaluated: Evaluate, train, tmp_path: Path
-) -> None:
+def test_a_run_that_is_older_than_the_key(runs, trained, evaluated, train, tmp_path) -> None:
     """It is evaluated, resumed, and another one begins with its weights."""
     old = RunDir(tmp_path / "digits" / runs["lightning"].id)
     shutil.copytree(runs["lightning"].path, old.path)

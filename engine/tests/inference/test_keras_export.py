@@ -61,9 +61,7 @@ def own_layer() -> keras.Model:
 
 
 @pytest.mark.parametrize("make", [augmented, sequential, two_inputs, Subclassed, own_layer])
-def test_exports_answer_as_predict_does(
-    make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_exports_answer_as_predict_does(make, tmp_path, capsys) -> None:
     model = make()
     rows: Any = {"image": ROWS, "tokens": TOKENS} if make is two_inputs else ROWS
     target = {"answer": np.zeros((16, 3))} if make is two_inputs else np.zeros((16, 3))
@@ -81,9 +79,7 @@ def test_exports_answer_as_predict_does(
             assert np.allclose(one, other, atol=1e-5)
 
 
-def test_a_model_that_is_always_in_training_mode_is_written_with_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_is_always_in_training_mode_is_written_with_a_line(tmp_path, capsys) -> None:
     """Keras' own `predict` flips images at random if `call` takes no `training`."""
 
     class Plain(Subclassed):

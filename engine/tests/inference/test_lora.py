@@ -21,7 +21,7 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.training.adapters import refuse_other_base, select_layers
 
-from .conftest import SHORT, Evaluate, Trained
+from .conftest import SHORT, Trained
 
 Runs = dict[str, RunDir]
 LIGHTNING = pytest.param(
@@ -105,9 +105,7 @@ def test_another_base_is_refused_by_its_hash(framework: str, adapted: RunDir) ->
 
 
 @BOTH
-def test_evaluation_and_export_use_base_and_adapters(
-    framework: str, adapted: RunDir, runs: Runs, evaluated: Evaluate, tmp_path: Path
-) -> None:
+def test_evaluation_and_export_use_base_and_adapters(framework, adapted, runs, evaluated, tmp_path) -> None:
     code, _, error = evaluated(adapted.path)
     assert code == 0, error
     images = np.random.default_rng(1).normal(size=(3, 8, 8, 1)).astype(np.float32)
@@ -130,9 +128,7 @@ def test_evaluation_and_export_use_base_and_adapters(
 
 
 @BOTH
-def test_a_run_starts_from_adapters_only_with_adapters(
-    framework: str, adapted: RunDir, runs: Runs, trained: Trained
-) -> None:
+def test_a_run_starts_from_adapters_only_with_adapters(framework, adapted, runs, trained) -> None:
     with pytest.raises(CheckpointError, match=r"holds only adapters of .*--export safetensors"):
         trained(f"framework={framework}", *SHORT, f"init={adapted.path}")
     other = (f"framework={framework}", *SHORT, LORA[framework], f"init={adapted.path}")
@@ -167,9 +163,7 @@ def test_contradictions(make_config, overrides: list[str], message: str) -> None
 @pytest.mark.skipif(
     not find_spec("peft"), reason="needs peft: pip install --no-deps -r requirements/locks/finetune.txt"
 )
-def test_peft_loads_what_was_exported(
-    runs: Runs, trained: Trained, evaluated: Evaluate, tmp_path: Path
-) -> None:
+def test_peft_loads_what_was_exported(runs, trained, evaluated, tmp_path) -> None:
     import torch
     from peft import PeftModel
 

@@ -14,7 +14,7 @@ from train_anywhere.inference import load_model
 from train_anywhere.inference.predictor import Predictions, Predictor
 from train_anywhere.runs.folder import RunDir
 
-from .conftest import Evaluate, train_a_run
+from .conftest import train_a_run
 
 COLORS = {"blue": (30, 30, 200), "green": (30, 200, 30), "red": (200, 30, 30)}
 
@@ -91,9 +91,7 @@ def test_what_can_not_be_predicted(model: Predictor, tmp_path: Path) -> None:
         model.predict([tmp_path / "a.png"])
 
 
-def test_the_command_prints_or_writes_the_table(
-    runs: dict[str, RunDir], pictures: Path, evaluated: Evaluate, tmp_path: Path
-) -> None:
+def test_the_command_prints_or_writes_the_table(runs, pictures, evaluated, tmp_path) -> None:
     code, out, error = evaluated(runs["lightning"].path, "--predict-files", f"{pictures}/*/1.png")
     assert code == 0, error
     assert [line.split(",")[1] for line in out.splitlines()] == ["label", "blue", "green", "red"]

@@ -113,9 +113,7 @@ def safetensors_bytes(data: bytes) -> bytes:
         ("folder.pt/notes", b"x", "is not a run folder"),
     ],
 )  # fmt: skip
-def test_damaged_files_are_refused_before_a_run(
-    make_config, name: str, content: bytes, message: str, tmp_path: Path
-) -> None:
+def test_damaged_files_are_refused_before_a_run(make_config, name, content, message, tmp_path) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(content)
     config = make_config(f"init.run={tmp_path}/{name.split('/')[0]}")

@@ -4,8 +4,6 @@ import re
 import shutil
 import string
 import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -61,9 +59,7 @@ def test_a_list_of_hosts_is_read_as_it_was_written(pair: tuple[str, list[str]]) 
 
 
 @pytest.mark.slurm
-def test_scontrol_reads_the_same(
-    require: Callable[[object, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scontrol_reads_the_same(require, tmp_path, monkeypatch) -> None:
     require(shutil.which("scontrol"), "apt-get install slurm-client")
     config = tmp_path / "slurm.conf"
     config.write_text("ClusterName=none\nSlurmctldHost=localhost\n")

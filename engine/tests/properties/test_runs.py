@@ -90,9 +90,7 @@ def checkpoints(draw: st.DrawFn) -> list[SavedCheckpoint]:
 
 @bounded(300)
 @given(checkpoints(), st.sampled_from(["min", "max"]), st.integers(1, 4), st.none() | st.integers(1, 3))
-def test_the_newest_and_the_best_are_always_kept(
-    saved: list[SavedCheckpoint], mode: Any, last: int, epochs: int | None
-) -> None:
+def test_the_newest_and_the_best_are_always_kept(saved, mode, last, epochs) -> None:
     rule = Retention(mode, last, epochs)
     kept = {int(p.name) for p in rule.reasons(saved)}
     newest = sorted(s.step for s in saved)[-last:]

@@ -64,9 +64,7 @@ def test_a_range_is_read_back(one: int, other: int) -> None:
     st.integers(1, 64)
     | st.tuples(st.integers(1, 9), st.integers(0, 9)).map(lambda t: f"{t[0]}-{t[0] + t[1]}"),
 )
-def test_devices_are_whole_nodes_or_refused(
-    devices: int | str, total: int | str | None, nodes: int | str
-) -> None:
+def test_devices_are_whole_nodes_or_refused(devices, total, nodes) -> None:
     trainer = dataclasses.replace(config().trainer, devices=devices, total_devices=total, nodes=nodes)
     said = [*contradictions.check_devices(trainer)]
     least, most = trainer.node_range

@@ -15,9 +15,7 @@ from train_anywhere.training.early_stopping import Patience
         ("min", [0.5, 0.6, 0.7], 2),
     ],
 )
-def test_validations_without_gain_are_counted(
-    make_config, mode: str, values: list[float], waited: int
-) -> None:
+def test_validations_without_gain_are_counted(make_config, mode, values, waited) -> None:
     overrides = [f"trainer.early_stopping.{o}" for o in (f"mode={mode}", "min_delta=0.01", "patience=2")]
     rule, patience = make_config(*overrides).trainer.early_stopping, Patience()
     for value in values:

@@ -33,9 +33,7 @@ def test_an_error_that_no_disk_made_is_raised(tmp_path: Path) -> None:
         EventFiles(tmp_path / "tensorboard").try_write(broken, nothing)
 
 
-def test_a_disk_that_refuses_is_tried_again_after_a_while(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_disk_that_refuses_is_tried_again_after_a_while(tmp_path, capsys) -> None:
     files = EventFiles(tmp_path / "tensorboard")
     tries: list[int] = []
 

@@ -33,9 +33,7 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.horovod
 @pytest.mark.parametrize(("framework", "strategy", "besides"), CASES)
-def test_two_devices_train_as_one(
-    framework, strategy, besides, train, single, require, tmp_path: Path
-) -> None:
+def test_two_devices_train_as_one(framework, strategy, besides, train, single, require, tmp_path) -> None:
     if strategy == "horovod":
         require(not horovod_problem(framework), "run `make horovod`")
     options = (f"framework={framework}", f"strategy={strategy}", "trainer.devices=2", *besides)

@@ -19,9 +19,7 @@ from train_anywhere.training.early_stopping import checkpoint_score
 Train = Callable[..., "CompletedProcess[str]"]
 
 
-def test_it_warns_once_with_the_step_and_what_to_try(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_warns_once_with_the_step_and_what_to_try(tmp_path, capsys) -> None:
     watch = NanWatch("warn", RunDir(tmp_path))
     watch.after_validation(20, {"train/loss": 0.5, "lr": math.inf})
     assert capsys.readouterr().err == ""

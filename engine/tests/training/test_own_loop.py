@@ -44,9 +44,7 @@ def read_state(run: Path) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("framework, words", CASES)
-def test_a_loop_of_its_own_is_reported_saved_and_resumed(
-    train: Command, tmp_path: Path, framework: str, words: tuple[str, ...]
-) -> None:
+def test_a_loop_of_its_own_is_reported_saved_and_resumed(train, tmp_path, framework, words) -> None:
     example = f"{framework}_own_loop"
     (tmp_path / "stops.py").write_text(STOPPING.format(example=example))
     words = (*words, "model=mlp", "trainer.accelerator=cpu")
@@ -88,9 +86,7 @@ def test_a_row_is_trained_once(train: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize("framework", ["lightning", "keras"])
 @pytest.mark.parametrize("name", ["trainer", "data"])
 @pytest.mark.quick("trainer-lightning", "data-keras")
-def test_an_object_that_fit_would_ignore_is_refused(
-    train: Command, tmp_path: Path, framework: str, name: str
-) -> None:
+def test_an_object_that_fit_would_ignore_is_refused(train, tmp_path, framework, name) -> None:
     (tmp_path / "other.py").write_text(
         "def train(run):\n    trainer = run.make_trainer()\n    data = run.open_data()\n    model = run.make_model(data)\n"
         f"    {name} = object()\n    run.fit(trainer, model, data)\n"

@@ -65,9 +65,7 @@ def found(run: RunDir) -> list[tuple[int, int, int, int]]:
         ("10-12", 12, []),
     ],
 )
-def test_exactly_these_steps_are_profiled(
-    run: RunDir, steps: str, resumed: int, profiled: list[tuple[int, int, int, int]]
-) -> None:
+def test_exactly_these_steps_are_profiled(run, steps, resumed, profiled) -> None:
     lines: list[str] = []
     profile = StepProfile(run, 0, steps, Counting, lines.append)
     train(profile, resumed, 20)

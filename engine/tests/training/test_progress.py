@@ -52,9 +52,7 @@ def epoch(progress: Progress, number: int, clock: Clock, seconds: float = 0.1) -
     progress.end_epoch(number, {"train/loss": 0.5, "lr": 0.01, "val/loss": 0.25})
 
 
-def test_a_plain_line_for_an_epoch(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plain_line_for_an_epoch(monkeypatch, capsys) -> None:
     """The rate is that of training: 10 batches of 32 on 2 ranks in 1 s, without validation."""
     clock = Clock(monkeypatch)
     with Progress(Display("plain", 30), PLAN, world_size=2) as progress:
@@ -67,9 +65,7 @@ def test_a_plain_line_for_an_epoch(
     ]
 
 
-def test_units_that_rows_hold_several_of(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_units_that_rows_hold_several_of(monkeypatch, capsys) -> None:
     """A row has 512 tokens: 10 batches of 32 rows in a second."""
     clock = Clock(monkeypatch)
     with Progress(Display("plain", 30), PLAN, unit="tokens", units_per_row=512) as progress:
@@ -87,9 +83,7 @@ def test_units_that_rows_hold_several_of(
     assert last == "epoch 2/3  step 10/15  train/loss 0.5  163840 tokens/s"
 
 
-def test_a_long_epoch_shows_life_every_ten_seconds(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_long_epoch_shows_life_every_ten_seconds(monkeypatch, capsys) -> None:
     clock = Clock(monkeypatch)
     with Progress(Display("plain", 30), PLAN) as progress:
         epoch(progress, 0, clock, seconds=4.0)
@@ -101,9 +95,7 @@ def test_a_long_epoch_shows_life_every_ten_seconds(
     assert known[3:7] == [["train/loss", "val/loss"], [], [], []]
 
 
-def test_batches_may_be_told_several_at_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_batches_may_be_told_several_at_once(monkeypatch, capsys) -> None:
     clock, said = Clock(monkeypatch), []
     for count in (1, 5):
         with Progress(Display("plain", 30), PLAN) as progress:
@@ -116,9 +108,7 @@ def test_batches_may_be_told_several_at_once(
     assert said[0] == said[1] and "320 samples/s" in said[0][0]
 
 
-def test_max_steps_may_end_the_last_epoch_early(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_max_steps_may_end_the_last_epoch_early(monkeypatch, capsys) -> None:
     clock = Clock(monkeypatch)
     with Progress(Display("plain", 30), replace(PLAN, total_steps=13)) as progress:
         epoch(progress, 2, clock)
@@ -208,9 +198,7 @@ def test_auto_is_plain_in_a_file() -> None:
     assert last.startswith("epoch 1/3  step 5/15  train/loss 0.5  val/acc 0.75")
 
 
-def test_what_is_told_to_who_asks_from_outside(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_what_is_told_to_who_asks_from_outside(monkeypatch, capsys, tmp_path) -> None:
     """10 batches in 1 s that each waited 0.04 s for data, then 100 s of validation."""
     clock = Clock(monkeypatch)
     heartbeat = Heartbeat()

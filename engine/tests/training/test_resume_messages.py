@@ -1,16 +1,12 @@
 """The message of a resumed run."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
-from train_anywhere.config.schema import Config
 from train_anywhere.training.plan import make_plan, resume_message
 
 
-def test_a_longer_schedule_that_raises_the_learning_rate_again_is_told(
-    make_config: Callable[..., Config],
-) -> None:
+def test_a_longer_schedule_that_raises_the_learning_rate_again_is_told(make_config) -> None:
     def line(*words: str, lr: float) -> str:
         config = make_config("trainer.max_epochs=9", "optimizer.lr=0.001", *words)
         plan = make_plan(config, 4, 1, 1, 1)

@@ -111,9 +111,7 @@ def test_the_time_of_training_ends_a_run(run: Callable[..., tuple[Path, str]], f
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("framework", "strategy"), [("lightning", "ddp"), ("keras", "multiworker_mirrored")])
-def test_ranks_end_at_the_same_step(
-    run: Callable[..., tuple[Path, str]], framework: str, strategy: str
-) -> None:
+def test_ranks_end_at_the_same_step(run, framework, strategy) -> None:
     """The ranks notice the time and validate together, or they would wait for each other."""
     words = (
         f"strategy={strategy}", "trainer.devices=2", "trainer.accelerator=cpu", "trainer.num_sanity_val_steps=1",
@@ -127,9 +125,7 @@ def test_ranks_end_at_the_same_step(
 
 
 @FRAMEWORKS
-def test_validation_batches_before_training_change_nothing(
-    run: Callable[..., tuple[Path, str]], framework: str
-) -> None:
+def test_validation_batches_before_training_change_nothing(run, framework) -> None:
     words = ("trainer.max_steps=6", "model.dropout=0.5", "trainer.log_every_n_steps=2")
     plain, folder = (run(framework, *words, f"trainer.num_sanity_val_steps={count}")[0] for count in (0, -1))
     assert rows(folder) == rows(plain)
@@ -138,9 +134,7 @@ def test_validation_batches_before_training_change_nothing(
 
 
 @FRAMEWORKS
-def test_a_fault_of_the_validation_is_found_before_training(
-    train: Train, framework: str, tmp_path: Path
-) -> None:
+def test_a_fault_of_the_validation_is_found_before_training(train, framework, tmp_path) -> None:
     words = (
         *(f"framework={framework}", "task=regression", "model=mlp", "trainer.max_epochs=1"),
         "data._target_=engine.tests.training.poisoned.open_unreadable",

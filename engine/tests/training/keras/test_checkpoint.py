@@ -3,7 +3,6 @@
 import json
 import os
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +88,7 @@ def bomb(file: Path) -> None:
         (huge, "is damaged, or holds more than numbers"),
     ],
 )
-def test_a_file_that_is_no_archive_of_arrays_is_refused(
-    model: keras.Model, tmp_path: Path, write: Callable[[Path], None], says: str
-) -> None:
+def test_a_file_that_is_no_archive_of_arrays_is_refused(model, tmp_path, write, says) -> None:
     write(tmp_path / "weights.npz")
     with pytest.raises(CheckpointError, match=says):
         restore_weights(tmp_path, name_variables(model.variables))

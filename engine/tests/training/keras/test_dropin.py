@@ -148,9 +148,7 @@ def resume_equals_uninterrupted(make_run: Make, stop_at, monkeypatch, step: int,
     ],
 )
 @pytest.mark.parametrize("step", [3, pytest.param(4, marks=pytest.mark.slow)])
-def test_validations_within_an_epoch_are_resumed_bit_for_bit(
-    make_run: Make, stop_at, monkeypatch, overrides, step: int
-) -> None:
+def test_validations_within_an_epoch_are_resumed_bit_for_bit(make_run, stop_at, monkeypatch, overrides, step):
     words = ("trainer.val_check_interval=3", "trainer.log_every_n_steps=1")
     resume_equals_uninterrupted(make_run, stop_at, monkeypatch, step, *overrides, *words)
 
@@ -182,9 +180,7 @@ def test_what_is_trainable_is_resumed(make_run: Make, stop_at, monkeypatch, step
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize(("kind", "moves"), [("", [False, True]), ("Within", [True, True])])
 @pytest.mark.quick("Within-moves1-True")
-def test_a_layer_that_a_callback_unfreezes_is_trained_as_in_fit(
-    make_run: Make, kind: str, moves: list[bool], again: bool
-) -> None:
+def test_a_layer_that_a_callback_unfreezes_is_trained_as_in_fit(make_run, kind, moves, again) -> None:
     """Keras traces the step at the first batch, and again if `make_train_function` forces it."""
     from engine.tests.training.keras.strangers import Unfreezes
 
@@ -282,9 +278,7 @@ def test_the_weights_that_were_validated_are_the_model(make_run: Make, overrides
 @pytest.mark.parametrize("step", [9, 12])
 @pytest.mark.parametrize("name", ["average", "average written over", "own swap", "own change at the end"])
 @pytest.mark.slow
-def test_what_is_not_validated_is_trained_on(
-    make_run: Make, stop_at, monkeypatch, name: str, step: int
-) -> None:
+def test_what_is_not_validated_is_trained_on(make_run, stop_at, monkeypatch, name, step) -> None:
     resume_equals_uninterrupted(make_run, stop_at, monkeypatch, step, *ONE_MODEL[name])
 
 
@@ -403,9 +397,7 @@ def test_an_endless_stream_needs_a_length(make_run: Make) -> None:
 
 
 @pytest.mark.parametrize("target, head", [("open_tf", "16"), ("open_endpoint", "as the data yields them")])
-def test_the_rows_of_a_stream_are_those_that_were_trained(
-    make_run: Make, monkeypatch: pytest.MonkeyPatch, capsys, target: str, head: str
-) -> None:
+def test_the_rows_of_a_stream_are_those_that_were_trained(make_run, monkeypatch, capsys, target, head):
     """data.batch_size has no effect on a stream: head and speed have its own batches."""
     from train_anywhere.training.reporting.progress import Throughput
 
@@ -499,9 +491,7 @@ def test_what_can_not_be_right_is_one_sentence(make_run: Make, overrides, says: 
         trained(make_run, *overrides)
 
 
-def test_an_epoch_ends_for_callbacks_if_its_time_is_over_in_a_validation(
-    make_run: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_epoch_ends_for_callbacks_if_its_time_is_over_in_a_validation(make_run, monkeypatch, tmp_path):
     from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 
     reduce = TrainingCallback.reduce

@@ -103,9 +103,7 @@ PLAIN = (
 
 
 @pytest.mark.parametrize(("algorithm", "clipped"), [("norm", [0.3, 0.4]), ("value", [0.5, 0.5])])
-def test_gradients_are_clipped_by_their_global_norm_or_value(
-    make_config, algorithm: str, clipped: list[float]
-) -> None:
+def test_gradients_are_clipped_by_their_global_norm_or_value(make_config, algorithm, clipped) -> None:
     config = make_config(
         *PLAIN, "trainer.gradient_clip_val=0.5", f"trainer.gradient_clip_algorithm={algorithm}"
     )

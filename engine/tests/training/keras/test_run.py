@@ -210,9 +210,7 @@ def test_a_checkpoint_of_something_else_is_refused(make_run) -> None:
 
 
 @pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_calls_make_several_steps_unless_a_callback_looks_at_batches(
-    make_run, monkeypatch, quick: bool
-) -> None:
+def test_calls_make_several_steps_unless_a_callback_looks_at_batches(make_run, monkeypatch, quick) -> None:
     """All that is due comes at its step: rows of metrics, checkpoints, validations, the end. Slow steps are made one by one."""
     from train_anywhere.training.keras.loop import callbacks
     from train_anywhere.training.keras.loop.callbacks import TrainingCallback
@@ -245,9 +243,7 @@ def test_calls_make_several_steps_unless_a_callback_looks_at_batches(
 
 
 @pytest.mark.parametrize("position", [(0, 17), pytest.param((1, 5), marks=pytest.mark.slow)])
-def test_a_signal_waits_for_one_slow_step(
-    make_run, signal_at, monkeypatch, position: tuple[int, int]
-) -> None:
+def test_a_signal_waits_for_one_slow_step(make_run, signal_at, monkeypatch, position) -> None:
     """It does not wait for a call of 12 steps. The resumed run may make its steps in other calls, with the same bits."""
     from train_anywhere.checkpoints.store import load_manifest
     from train_anywhere.training.keras.loop import callbacks

@@ -39,9 +39,7 @@ def train_ids(tmp_path: Path, train: Any, kind: str, *words: str) -> list[list[l
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES[:2])
 @pytest.mark.parametrize("kind", ["tf.data", "PyDataset", "own", "own tf.data"])
-def test_each_row_once_on_two_ranks_after_a_kill(
-    tmp_path: Path, train: Any, require: Any, kind: str, strategy: str
-) -> None:
+def test_each_row_once_on_two_ranks_after_a_kill(tmp_path, train, require, kind, strategy) -> None:
     require(strategy != "horovod" or not horovod_problem("tensorflow"), "run `make horovod`")
     split = ["data.split=own"] if kind.startswith("own") else []
     first, second = train_ids(tmp_path, train, kind, f"strategy={strategy}", *split)
@@ -54,9 +52,7 @@ def test_each_row_once_on_two_ranks_after_a_kill(
 @pytest.mark.slow
 @pytest.mark.horovod
 @pytest.mark.parametrize("strategy", STRATEGIES[:2])
-def test_a_rank_that_ends_earlier_starts_its_data_again(
-    tmp_path: Path, train: Any, require: Any, strategy: str
-) -> None:
+def test_a_rank_that_ends_earlier_starts_its_data_again(tmp_path, train, require, strategy) -> None:
     require(strategy != "horovod" or not horovod_problem("tensorflow"), "run `make horovod`")
     words = ("data.split=own", "trainer.limit_train_batches=14", f"strategy={strategy}")
     found = train_ids(tmp_path, train, "uneven", *words)
@@ -85,9 +81,7 @@ def test_several_devices_of_a_process_share_each_batch(tmp_path: Path, train: An
         ("tf.data", ("data.split=own", "strategy=mirrored"), "data.split=own needs a process for each"),
     ],
 )
-def test_streams_that_are_refused(
-    tmp_path: Path, train: Any, kind: str, words: tuple[str, ...], message: str
-) -> None:
+def test_streams_that_are_refused(tmp_path, train, kind, words, message) -> None:
     chosen = ("strategy=multiworker_mirrored", *words, f"data.kind={kind}", f"paths.results={tmp_path}")
     done = train(*WORDS, *chosen, env={"IDS": f"{tmp_path}/ids"})
     assert done.returncode and message in done.stderr and "Traceback" not in done.stderr, done.stderr

@@ -42,9 +42,7 @@ def losses_of(make_run: MakeRun, fit: Fit) -> Callable[..., list[Any]]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("at", [3, 8, 12])
 @pytest.mark.quick("8-Schedule", "8-Metrics", "8-Order", "3-Waits")
-def test_a_resumed_run_has_the_same_bits(
-    kind: str, at: int, losses_of: Any, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_resumed_run_has_the_same_bits(kind, at, losses_of, capfd) -> None:
     straight = losses_of(kind, 0)
     assert losses_of(kind, at, 0) == straight
     assert "is not in a checkpoint" not in "".join(capfd.readouterr())
@@ -59,9 +57,7 @@ def test_weights_that_a_step_adds_are_named(losses_of: Any, capfd: pytest.Captur
     assert said.count("late.weight, late.bias: added after training had started") == 1
 
 
-def test_weights_that_only_training_adds_are_left_out_of_the_model(
-    losses_of: Any, make_run: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_that_only_training_adds_are_left_out_of_the_model(losses_of, make_run, fit, capfd) -> None:
     words = [f"task._target_={HERE}.Probed", f"data._target_={HERE}.loader", "data.kind=Probed"]
     config, run = make_run(*to_hydra_overrides([*words, "trainer.max_epochs=1", "trainer.accelerator=cpu"]))
     fit(config, run)

@@ -1,23 +1,16 @@
 """The cost of saving a checkpoint for the ranks."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from lightning.pytorch.strategies import DDPStrategy
 
 from train_anywhere.checkpoints.store import CheckpointStore
-from train_anywhere.config.schema import Config
-from train_anywhere.runs.folder import RunDir
-
-from .conftest import Fit
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.quick("ddp")
-def test_no_rank_waits_for_the_others_after_a_checkpoint(
-    strategy: str, make_run: Callable[..., tuple[Config, RunDir]], fit: Fit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_rank_waits_for_the_others_after_a_checkpoint(strategy, make_run, fit, monkeypatch) -> None:
     """Lightning has a barrier there. All its other barriers are reached."""
     waited: list[str] = []
 

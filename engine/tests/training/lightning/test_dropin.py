@@ -47,9 +47,7 @@ def stranger(make_run: MakeRun) -> MakeRun:
     ],
 )
 @pytest.mark.quick("Measured-rows-place2", "Several-two_sets-place3")
-def test_a_stop_at_a_validation_within_an_epoch_changes_no_bit(
-    module: str, data: str, place: dict[str, int], stranger: MakeRun, fit: Fit
-) -> None:
+def test_a_stop_at_a_validation_within_an_epoch_changes_no_bit(module, data, place, stranger, fit) -> None:
     words = ("data.noise=0.1", "task.dropout=0.3", "trainer.val_check_interval=3")
     assert_resumes(stranger, fit, (module, data, *words), rows=5, **place)
 
@@ -102,9 +100,7 @@ def tags(run: RunDir) -> set[str]:
     return set(events.Tags()["scalars"])
 
 
-def test_what_is_no_plain_value_is_left_out_of_checkpoints(
-    stranger: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_plain_value_is_left_out_of_checkpoints(stranger, fit, capfd) -> None:
     config, run = stranger("Plain", "rows", f"callbacks.watch._target_={HERE}.Watch")
     fit(config, run, train=15)
     assert fit(config, run).state == "completed"
@@ -136,9 +132,7 @@ def test_what_is_no_plain_value_is_left_out_of_checkpoints(
 @pytest.mark.quick(
     "Plain-rows-words8-is not a lightning.pytorch.Callback",
 )
-def test_refusals(
-    module: str, data: str, words: list[str], sentence: str, stranger: MakeRun, fit: Fit
-) -> None:
+def test_refusals(module, data, words, sentence, stranger, fit) -> None:
     with pytest.raises((ConfigError, DataError), match=sentence):
         config, run = stranger(module, data, *words)
         fit(config, run)
@@ -163,9 +157,7 @@ def test_a_stream_is_skipped_to_where_it_was(stranger: MakeRun, fit: Fit, stop: 
     assert_resumes(stranger, fit, ("Plain", "endless", *words), val=3)
 
 
-def test_a_loader_that_keeps_its_position_goes_on_from_it(
-    stranger: MakeRun, fit: Fit, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_loader_that_keeps_its_position_goes_on_from_it(stranger, fit, monkeypatch, capfd) -> None:
     """No batch is read again."""
     words = ("task.dropout=0.3", "monitor.progress=plain")
     config, whole = stranger("Plain", "keeping", *words)

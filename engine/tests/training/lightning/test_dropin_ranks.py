@@ -65,9 +65,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[dic
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["Plateau", "Measured"])
-def test_two_ranks_train_as_one(
-    module: str, strategy: str, alone: Any, require: Callable[[object, str], None], tmp_path: Path
-) -> None:
+def test_two_ranks_train_as_one(module, strategy, alone, require, tmp_path) -> None:
     """Weights and every metric over all rows, and a schedule that watches one."""
     require(strategy != "horovod" or not horovod_problem("torch"), "run `make horovod`")
     single, folder = alone(module)
@@ -98,9 +96,7 @@ def test_different_names_on_the_ranks_are_refused_by_all(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("strategy", [s for s in STRATEGIES if "fsdp" not in str(s)])
-def test_weights_that_part_are_an_error(
-    strategy: str, require: Callable[[object, str], None], tmp_path: Path
-) -> None:
+def test_weights_that_part_are_an_error(strategy, require, tmp_path) -> None:
     require(strategy != "horovod" or not horovod_problem("torch"), "run `make horovod`")
     ranks = train(tmp_path, 2, "Drifting", "rows", f"strategy={strategy}", "trainer.devices=2")
     assert [rank["kind"] for rank in ranks] == ["RanksDifferError"] * 2
@@ -135,9 +131,7 @@ def test_the_ranks_end_an_epoch_with_the_first_of_them(tmp_path: Path, words: tu
         ),
     ],
 )
-def test_ranks_without_the_same_steps_are_refused_by_all(
-    tmp_path: Path, words: tuple[str, ...], message: str
-) -> None:
+def test_ranks_without_the_same_steps_are_refused_by_all(tmp_path, words, message) -> None:
     for rank in train(tmp_path, 2, "Plain", "uneven", *DDP, *words):
         assert message in rank["error"]
 

@@ -111,9 +111,7 @@ class Theirs(pl.LightningModule):
 
 @pytest.mark.slow
 @pytest.mark.new_process  # torch reads CXX when it is imported
-def test_a_second_start_on_another_node_compiles_nothing(
-    tmp_path: Path, train: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_start_on_another_node_compiles_nothing(tmp_path, train, monkeypatch) -> None:
     monkeypatch.delenv(FOLDER, raising=False)  # set by torch in this process
     compiler, calls, cache = tmp_path / "compiler", tmp_path / "calls", tmp_path / "cache"
     compiler.write_text(f'#!/bin/sh\necho "$@" >> {calls}\nexec g++ "$@"\n')
@@ -141,12 +139,7 @@ def test_a_second_start_on_another_node_compiles_nothing(
     assert "compiled" not in notes[1] and notes[2].count(f"no copy of {archive} on this node") == 1
 
 
-def test_compiled_code_is_kept_where_only_this_user_may_write(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    make_config: MakeConfig,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_compiled_code_is_kept_where_only_this_user_may_write(tmp_path, monkeypatch, make_config, capfd):
     words = ("trainer.compile=true", f"cluster.cache={tmp_path}", f"cluster.local_disk={tmp_path / 'n1'}")
     monkeypatch.delitem(ENVIRON, FOLDER, raising=False)
     with keep_compiled_code(make_config(*words), 0):

@@ -31,9 +31,7 @@ def rates(run: RunDir) -> list[float]:
 @pytest.mark.parametrize("schedule", [CYCLE, PLATEAU], ids=["each step", "each epoch"])
 @pytest.mark.parametrize("place", [{"train": 8}, {"val": 2}, {"train": 10}], ids=str)
 @pytest.mark.quick("{'train': 10}-each step")
-def test_stop_and_resume_changes_no_bit(
-    schedule: tuple[str, ...], place: dict[str, int], make_run: MakeRun, fit: Fit
-) -> None:
+def test_stop_and_resume_changes_no_bit(schedule, place, make_run, fit) -> None:
     words = to_hydra_overrides(
         [*SHORT, *schedule, "optimizer._target_=torch.optim.NAdam", "optimizer.no_decay=[bias]"]
     )

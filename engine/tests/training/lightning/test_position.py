@@ -32,9 +32,7 @@ def saved(step: int, epoch: int, batch: int) -> SavedCheckpoint:
         (4, saved(38, 9, 3), (9, 0)),  # a run with more epochs
     ],
 )
-def test_resume_position(
-    batches: float, checkpoint: SavedCheckpoint, expected: tuple[int, int], make_config: MakeConfig
-) -> None:
+def test_resume_position(batches, checkpoint, expected, make_config) -> None:
     config = make_config("trainer.max_steps=10", "trainer.max_epochs=9")
     plan = make_user_plan(config, batches, True, False, None)
     over = checkpoint.step >= 10

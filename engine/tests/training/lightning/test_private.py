@@ -50,13 +50,7 @@ def take_away(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_run_needs_no_private_name(
-    name: str,
-    make_run: MakeRun,
-    fit: Fit,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_run_needs_no_private_name(name, make_run, fit, monkeypatch, capsys) -> None:
     take_away(name, monkeypatch)
     print_once.cache_clear()
     config, run = make_run(*to_hydra_overrides([*RUN]))

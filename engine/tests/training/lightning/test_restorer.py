@@ -16,10 +16,8 @@ from train_anywhere.checkpoints.disk.manifest import (
     read_manifest,
     write_manifest,
 )
-from train_anywhere.config.schema import Config
 from train_anywhere.data.torch import random_states
 from train_anywhere.errors import CheckpointError
-from train_anywhere.runs.folder import RunDir
 
 TINY = ("model=mlp", "model.hidden=[4]", "trainer.limit_train_batches=2", "trainer.accelerator=cpu")
 Spoil = Callable[[Path], None]
@@ -87,9 +85,7 @@ def beyond_the_state() -> list[Any]:
 @pytest.mark.quick(
     "<lambda>-can't be read: File is not a zip file0", "<lambda>-can't be read: File is not a zip file1"
 )
-def test_a_checkpoint_that_is_no_checkpoint(
-    fit: Any, make_run: Callable[..., tuple[Config, RunDir]], spoil: Spoil, says: str
-) -> None:
+def test_a_checkpoint_that_is_no_checkpoint(fit, make_run, spoil, says) -> None:
     config, run = make_run(*TINY, "trainer.max_epochs=1")
     fit(config, run)
     for folder in run.checkpoints.glob("0*"):

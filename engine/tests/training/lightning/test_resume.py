@@ -95,9 +95,7 @@ WITHIN = {
 @pytest.mark.parametrize(
     "place", [p if p == "right after it" else pytest.param(p, marks=pytest.mark.slow) for p in WITHIN]
 )
-def test_a_stop_at_a_validation_within_an_epoch_changes_no_bit(
-    place: str, make_run: MakeRun, fit: Fit
-) -> None:
+def test_a_stop_at_a_validation_within_an_epoch_changes_no_bit(place, make_run, fit) -> None:
     words = (*EVERYTHING, "trainer.val_check_interval=3", "checkpoint.keep_last=99")
     config, whole = make_run(*words)
     expected = fit(config, whole)

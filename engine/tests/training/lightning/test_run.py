@@ -59,9 +59,7 @@ def test_metrics_csv_has_one_curve(make_run: MakeRun, fit: Fit) -> None:
     assert [bool(row[7]) for row in rows] == [False] * 7 + [True]
 
 
-def test_nothing_but_the_progress_is_shown(
-    make_run: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
-) -> None:
+def test_nothing_but_the_progress_is_shown(make_run, fit, capfd, recwarn) -> None:
     """Lightning prints no announcements, tips or warnings in either part."""
     config, run = make_run("model=mlp", "trainer.max_epochs=2", "monitor.progress=plain")
     logging.getLogger("lightning.pytorch").setLevel(logging.INFO)
@@ -157,9 +155,7 @@ assert sorted(set(sys.modules) & {{"tensorflow", "keras", "jax"}}) == []
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.quick("fsdp")
-def test_no_thread_of_the_process_group_outlives_the_training(
-    strategy: str, make_run: MakeRun, fit: Fit
-) -> None:
+def test_no_thread_of_the_process_group_outlives_the_training(strategy, make_run, fit) -> None:
     """One that is still at work when Python ends would abort the process."""
     config, run = make_run(*SHORT, f"strategy={strategy}", "trainer.devices=1", "trainer.accelerator=cpu")
     fit(config, run, train=1)

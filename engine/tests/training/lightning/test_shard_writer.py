@@ -38,9 +38,7 @@ def save(folder: Path, local: OwnedFolder | None) -> dict[str, Any]:
     return found
 
 
-def test_shards_are_written_on_the_node_s_disk_and_copied(
-    tmp_path: Path, written: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shards_are_written_on_the_node_s_disk_and_copied(tmp_path, written, capsys) -> None:
     folder, local = tmp_path / "shared", OwnedFolder(tmp_path / "node", ("me", "run.rank-0"), "part")
     found = save(folder, local)
     assert torch.equal(found["a"], STATE["a"]) and found["lr"] == 0.5 and not capsys.readouterr().err  # type: ignore[arg-type]
@@ -50,9 +48,7 @@ def test_shards_are_written_on_the_node_s_disk_and_copied(
     assert sorted(p.name for p in folder.iterdir()) == [".metadata", "__0_0.distcp"]
 
 
-def test_a_node_s_disk_that_refuses_is_done_without(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_node_s_disk_that_refuses_is_done_without(tmp_path, capsys) -> None:
     (tmp_path / "node").write_text("no folder")
     found = save(tmp_path / "shared", OwnedFolder(tmp_path / "node", ("me", "run.rank-0"), "part"))
     assert torch.equal(found["a"], STATE["a"])  # type: ignore[arg-type]

@@ -135,9 +135,7 @@ def test_what_two_ranks_do_not_train_together_ends_the_run_at_once(tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["BackboneFinetuning", "in on_train_epoch_start"])
 @pytest.mark.parametrize("strategy", ["fsdp", pytest.param("horovod", marks=pytest.mark.horovod)])
-def test_other_strategies_follow_what_is_trained(
-    strategy: str, case: str, require: Callable[[object, str], None], tmp_path: Path
-) -> None:
+def test_other_strategies_follow_what_is_trained(strategy, case, require, tmp_path) -> None:
     require(strategy != "horovod" or not horovod_problem("torch"), "run `make horovod`")
     words = (f"strategy={strategy}", "trainer.devices=2")
     train_runs(2, [run_of(tmp_path / "whole", case, *words)])
@@ -161,9 +159,7 @@ def test_unused_parameters(found: str | None, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", list(CASES)[5:])
 @pytest.mark.quick("pruned", "merged", "averages of its own")
-def test_one_model_is_validated_tested_evaluated_and_exported(
-    case: str, stranger: MakeRun, fit: Fit, tmp_path: Path
-) -> None:
+def test_one_model_is_validated_tested_evaluated_and_exported(case, stranger, fit, tmp_path) -> None:
     config, run = stranger(*CASES[case], "checkpoint.monitor=val_loss")
     outcome = fit(config, run)
     folder = run.checkpoints / (run.checkpoints / "best").read_text().strip()

@@ -37,9 +37,7 @@ def test_no_step_is_an_error(make_run: MakeRun, fit: Fit) -> None:
 
 @pytest.mark.parametrize("how", NOTES)
 @pytest.mark.quick("skips one", "")
-def test_a_part_was_trained(
-    how: str, make_run: MakeRun, fit: Fit, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_part_was_trained(how, make_run, fit, capsys) -> None:
     config, run = make_run(f"task.how='{how}'", f"data._target_={HERE}.rows", *SHORT)
     assert fit(config, run).state == "completed"
     printed = capsys.readouterr().out
@@ -52,9 +50,7 @@ def test_a_loader_without_batches(make_run: MakeRun, fit: Fit, capsys: pytest.Ca
     assert "nothing was trained: all 8 batches were skipped" in capsys.readouterr().out
 
 
-def test_metrics_named_like_a_column_get_another_one_with_a_note(
-    make_run: MakeRun, fit: Fit, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_metrics_named_like_a_column_get_another_one_with_a_note(make_run, fit, capsys) -> None:
     print_once.cache_clear()
     how = "task.how='a metric called step'"
     config, run = make_run(how, f"data._target_={HERE}.rows", *SHORT, "trainer.log_every_n_steps=1")

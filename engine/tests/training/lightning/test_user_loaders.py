@@ -79,9 +79,7 @@ def test_lightning_s_own_boring_model_trains(make_run: MakeRun, fit: Fit) -> Non
     assert fit(*make_run(*to_hydra_overrides(words))).step == 2 * 64
 
 
-def test_named_data_wins_over_a_module_s_own(
-    make_run: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_named_data_wins_over_a_module_s_own(make_run, fit, capfd) -> None:
     words = [f"task._target_={HERE}.Boring", f"data._target_={HERE}.only_train", *SHORT]
     assert fit(*make_run(*to_hydra_overrides(words))).step == 2 * ROWS // 16
     assert "the train_dataloader of Boring is not used: data=custom replaces it" in capfd.readouterr().out
@@ -107,9 +105,7 @@ def test_a_stream_of_a_data_module_gives_batches(reading: MakeRun, fit: Fit) -> 
     assert fit(*reading("Streaming")).metrics["val_rows"] == VAL
 
 
-def test_a_stream_of_rows_prints_its_batch(
-    reading: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stream_of_rows_prints_its_batch(reading, fit, capfd) -> None:
     fit(*reading("rows_of_a_stream", "trainer.limit_train_batches=2"))
     assert "batches of 16 rows of a Stream" in capfd.readouterr().out
 
@@ -125,9 +121,7 @@ def saving(make_run: MakeRun, module: str, *words: str) -> tuple[Config, RunDir]
     return make_run(*to_hydra_overrides([*names, *SHORT, *words]))
 
 
-def test_objects_of_a_module_that_does_not_load_them_are_left_out(
-    make_run: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_objects_of_a_module_that_does_not_load_them_are_left_out(make_run, fit, capfd) -> None:
     config, run = saving(make_run, "Saves")
     assert fit(config, run, train=6).state == "preempted"
     out, err = capfd.readouterr()
@@ -143,9 +137,7 @@ def test_objects_of_a_module_that_does_not_load_them_are_left_out(
         ("Lit", [f"callbacks.saving._target_={HERE}.SavingCallback"]),
     ],
 )
-def test_objects_that_may_be_loaded_are_refused_before_the_first_step(
-    module: str, words: list[str], make_run: MakeRun, fit: Fit
-) -> None:
+def test_objects_that_may_be_loaded_are_refused_before_the_first_step(module, words, make_run, fit) -> None:
     config, run = saving(make_run, module, *words)
     with pytest.raises(CheckpointError, match=r"can't hold scaler.*checkpoint\.other_objects=leave_out"):
         fit(config, run)
@@ -153,9 +145,7 @@ def test_objects_that_may_be_loaded_are_refused_before_the_first_step(
     assert not steps_done or not steps_done()
 
 
-def test_objects_that_were_left_out_are_loaded_as_the_new_module_has_them(
-    make_run: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_objects_that_were_left_out_are_loaded_as_the_new_module_has_them(make_run, fit, capfd) -> None:
     config, run = saving(make_run, "SavesAndLoads", "checkpoint.other_objects=leave_out")
     fit(config, run, train=6)
     assert fit(config, run).step == 8

@@ -187,9 +187,7 @@ def test_batches_that_are_objects_train(public: Any) -> None:
         ("nothing", 8, None),
     ],
 )
-def test_a_run_that_user_code_ends_says_who(
-    how: str, steps: int, who: str | None, public: Any, fit: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_user_code_ends_says_who(how, steps, who, public, fit, capsys) -> None:
     run = public("Ending", f"+task.how={how}", "monitor.progress=plain")
     line = f"{who} ended training after step {steps} of 8" if who else None
     assert fit.outcome.ended_by == line and fit.outcome.step == steps
@@ -199,9 +197,7 @@ def test_a_run_that_user_code_ends_says_who(
     assert columns(run)["step"][-1] == str(steps)
 
 
-def test_the_words_of_callbacks_are_shown_and_those_of_loops_are_not(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_the_words_of_callbacks_are_shown_and_those_of_loops_are_not(capfd) -> None:
     code = """if True:
         from lightning.pytorch.callbacks import early_stopping
         from lightning.pytorch.trainer import setup
@@ -221,9 +217,7 @@ def test_the_words_of_callbacks_are_shown_and_those_of_loops_are_not(
     assert shown.count("Learning rate set to 1") == 1
 
 
-def test_a_resume_of_a_pruned_model_is_a_line(
-    make_run: MakeRun, fit: Fit, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_resume_of_a_pruned_model_is_a_line(make_run, fit, capsys) -> None:
     pruning = (
         "callbacks.p._target_=lightning.pytorch.callbacks.ModelPruning callbacks.p.pruning_fn=l1_unstructured"
     )

@@ -48,9 +48,7 @@ def logged_by_mlflow(client: Any, run: Any) -> Counter[tuple[str, int]]:
 
 
 @pytest.mark.slow
-def test_a_kill_and_a_resume_are_one_run(
-    attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_and_a_resume_are_one_run(attempt, tmp_path, monkeypatch) -> None:
     """Killed at step 30 with the newest checkpoint at 20: ten steps are tracked twice."""
     run = tmp_path / "friedman" / ID
     attempt(run, 1, 30, "killed", BOTH)
@@ -76,9 +74,7 @@ def test_a_kill_before_anything_is_on_the_disk(attempt: Attempt, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_from_scratch_is_another_run(
-    attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_from_scratch_is_another_run(attempt, tmp_path, monkeypatch) -> None:
     run = tmp_path / ID
     attempt(run, 1, 10, "completed", BOTH)
     (run / "before-1").mkdir()
@@ -173,9 +169,7 @@ def test_the_process_of_wandb_dies(attempt: Attempt, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", [None, 500])
-def test_the_server_of_mlflow_fails_after_the_start(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, answer: int | None
-) -> None:
+def test_the_server_of_mlflow_fails_after_the_start(monkeypatch, capsys, tmp_path, answer) -> None:
     """A server that never answers, and one that refuses: training waits for neither, and one line names the lost rows."""
     monkeypatch.setattr(mlflow, "CLOSE_S", 0.5)
     tracker = mlflow.MLflow("p", folder=str(tmp_path), run_id=ID, internet=False)

@@ -55,9 +55,7 @@ def test_offline_attempts_are_synced_to_one_run(attempt: Attempt, server: Server
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settle", ["0.3", "20"])
-def test_online_attempts_go_on_where_the_server_is(
-    attempt: Attempt, server: Server, tmp_path: Path, settle: str
-) -> None:
+def test_online_attempts_go_on_where_the_server_is(attempt, server, tmp_path, settle) -> None:
     """The client sends every 15 seconds, so the next attempt sends a killed one's rest."""
     run, online = tmp_path / ID, {"WANDB_BASE_URL": server.url, "WANDB_API_KEY": KEY}
     attempt(run, 1, 20, "preempted", *CHOSEN, **online)

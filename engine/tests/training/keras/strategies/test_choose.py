@@ -1,17 +1,12 @@
 """Which devices a rank takes."""
 
-from collections.abc import Callable
-
 import pytest
 
-from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 
 
-def test_a_gpu_that_is_asked_for_and_not_there_is_refused(
-    make_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_that_is_asked_for_and_not_there_is_refused(make_config, monkeypatch) -> None:
     import tensorflow as tf
 
     from train_anywhere.training.keras.strategies.choose import make_strategy

@@ -72,9 +72,7 @@ def test_fsdp_splits_the_layers_of_torch(make_config: MakeConfig) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_the_places_of_an_uneven_job(
-    rank: int, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_places_of_an_uneven_job(rank, make_config, monkeypatch) -> None:
     """The first of two nodes has two ranks: Lightning's own arithmetic would give 2 or 4 ranks."""
     monkeypatch.setattr(rank_zero_only, "rank", 0, raising=False)  # is put back afterwards
     place = {"local_rank": 0, "node_rank": rank // 2, "local_world_size": 2 - rank // 2}

@@ -91,9 +91,7 @@ DROP_IN = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", [GPT[:-1], DROP_IN], ids=["network", "module"])
-def test_weights_begin_with_the_bits_of_one_process(
-    run: tuple[str, ...], train: Train, tmp_path: Path
-) -> None:
+def test_weights_begin_with_the_bits_of_one_process(run, train, tmp_path) -> None:
     """As drawn from the seed, and as another run ended. One step that changes no weight follows."""
     still = (*run, "optimizer=sgd", "optimizer.lr=1e-30", "schedule=constant", "trainer.max_steps=1")
     for name, words in {

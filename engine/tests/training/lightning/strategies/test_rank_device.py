@@ -24,9 +24,7 @@ SECOND = Topology(rank=5, local_rank=1, node_rank=1, world_size=8, local_world_s
         (1, "auto", "cuda:0"),  # each rank is shown its own
     ],
 )
-def test_device(
-    gpus: int, accelerator: str, expected: str, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_device(gpus, accelerator, expected, make_config, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     assert pick_device(make_config(f"trainer.accelerator={accelerator}").trainer, SECOND) == torch.device(
         expected
@@ -42,9 +40,7 @@ def test_device(
         (2, [], "this node shows 2 and has 4 ranks; use trainer.devices=2"),
     ],
 )
-def test_what_can_not_be_is_one_sentence(
-    gpus: int, overrides: list[str], message: str, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_can_not_be_is_one_sentence(gpus, overrides, message, make_config, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     topology = Topology(rank=2, local_rank=2, world_size=4, local_world_size=4)
     with pytest.raises(ConfigError, match=message):
