@@ -2,6 +2,6 @@
 
 pytest_plugins = [
     "train_anywhere.testing.plugin",
-    "train_anywhere.testing.data_files",
+    "tools.testing.data_files",
     "tools.testing.plugin",
 ]

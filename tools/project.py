@@ -134,11 +134,10 @@ def render(root: Path, choices: dict[str, str]) -> dict[str, bytes]:
 
 
 def link_pages(text: str, pages: str) -> str:
-    """Replace the paths of pages by their addresses. Without addresses, keep the words of links, but no rows of tables."""
+    """Replace the paths of pages by their addresses. Without addresses, links become paths of the template."""
     if pages:
         return re.sub(r"(?<![\w/.])docs/(?=[\w/-]+\.md)", f"{pages}/", text)
-    text = re.sub(r"^\|.*\]\(docs/.*\n", "", text, flags=re.M)
-    return re.sub(r"\[([^\]]*)\]\(docs/[^)]*\)", r"\1", text)
+    return re.sub(r"\[[^\]]*\]\((docs/[^)#]*)[^)]*\)", r"`\1`", text)
 
 
 def is_wanted(name: str, chosen: tuple[str, ...]) -> bool:
@@ -167,12 +166,15 @@ def words_of(root: Path, choices: dict[str, str], chosen: tuple[str, ...]) -> di
     """Return what replaces the words in braces of the files in tools/project/."""
     _, module, example = EXAMPLES[chosen[0]]
     named = re.search(r"^site_name: (.*)$", (root / "mkdocs.yml").read_text(), re.M)
+    product = named[1] if named else "train-anywhere"
+    pages = choices["pages"] if "://" in choices["pages"] else ""
     return {
         **choices,
-        "pages": choices["pages"] if "://" in choices["pages"] else "",
+        "pages": pages,
+        "note": "" if pages else " Paths that start with `docs/` are pages of the template.",
         "framework": chosen[0] if len(chosen) == 1 else "all",
         "slug": re.sub(r"[ _.-]+", "-", choices["title"]).lower(),
-        "product": named[1] if named else "train-anywhere",
+        "product": f"[{product}](docs/index.md)" if pages else product,
         "module": module,
         "example": example,
         "cluster": choices["cluster"].split(",")[0] or "slurm",
@@ -194,6 +196,9 @@ def change_makefile(text: str, words: dict[str, str]) -> str:
     text = "\n\n".join(kept)
     phony = re.search(r"^\.PHONY: (.*)$", text, re.M)
     left = [name for name in phony[1].split() if name not in TARGETS] if phony else []
+    if words["framework"] != "all":
+        text = text.replace(" FRAMEWORK=NAME: of one framework only;", "")
+    text = re.sub(r"PYTHONPATH=engine |\$\(if \$\(wildcard (?:engine|tools)/.*$", "", text, flags=re.M)
     text = re.sub(r"(?<=python |YTHON\) )tools/(\w+\.py)", r"wheels/template.py \1", text)
     text = re.sub(r"tools/(\w+\.sh)", r"$(PYTHON) wheels/template.py \1", text)
     return re.sub(r"^\.PHONY: .*$", f".PHONY: {' '.join(left)}", text, flags=re.M)
@@ -207,7 +212,7 @@ def change_train(text: str, words: dict[str, str]) -> str:
 
 def change_guide(text: str, words: dict[str, str]) -> str:
     """Name what this project has."""
-    text = text.replace("[docs/](docs/index.md) explains them", "[the pages](docs/index.md) explain them")
+    text = text.replace(", [docs/](docs/index.md) explains them", ", more is in [the pages](docs/index.md)")
     return re.sub(
         r"replaces `engine/`, the package.*",
         "replaces the engine and the files that you have not edited.",
@@ -233,6 +238,14 @@ def change_settings(text: str, words: dict[str, str]) -> str:
         flags=re.M,
     )
     text = re.sub(r'^"engine/tests/.*\n', "", text, flags=re.M)
+    text = re.sub(r', "engine(/tests)?"|,(engine|tools)/\w+|^mypy_path = "engine"\n', "", text, flags=re.M)
+    text = re.sub(r"engine/, or its wheel in .*", "its wheel is in wheels/", text)
+    text = re.sub(
+        r"^version = .*\ndescription = .*",
+        f'version = "0.1.0"\ndescription = "{words["title"]}"',
+        text,
+        flags=re.M,
+    )
     text = text.replace('name = "my-training"', f'name = "{words["slug"]}"', 1)
     return text.replace(', "hydra_plugins", "train_anywhere"]', ', "hydra_plugins"]', 1)
 
@@ -252,7 +265,8 @@ CHANGES = {
     "environment.yml": change_environment,
     "pyproject.toml": change_settings,
     "notebooks/run.ipynb": compact_notebook,
-    "conftest.py": lambda text, words: text.replace('    "tools.testing.plugin",\n', ""),
+    "conftest.py": lambda text, words: re.sub(r'    "tools\.testing.*\n', "", text),
+    ".gitignore": lambda text, words: text.replace("/engine/build/\n", ""),
     ".editorconfig": lambda text, words: text.partition("\n[tests/template")[0],
 }
 """Files that differ from the product's."""

@@ -75,7 +75,11 @@ def test_a_project_has_what_was_chosen(tmp_path: Path, framework: str, other: st
     lock = f"requirements/locks/{framework}-cpu.txt"
     assert {"src/train.py", lock, ".train-anywhere", "LICENSE"} <= {*names}
     assert not [name for name in names if name.startswith(("engine/", "docs/", ".github/"))]
-    assert 'name = "protein-folds-2"' in (project / "pyproject.toml").read_text()
+    settings = (project / "pyproject.toml").read_text()
+    assert (
+        'name = "protein-folds-2"\nversion = "0.1.0"\ndescription = "Protein folds 2"' in settings
+        and "engine/" not in settings
+    )
     assert (project / "README.md").read_text().startswith("# Protein folds 2\n")
     left = [n for n in names if Path(n).suffix in (".md", ".py", ".yaml") and "{" in n]
     assert left == [] and not re.search(r"\{(title|pages|example)\}", (project / "README.md").read_text())
@@ -181,7 +185,11 @@ def test_pages_have_a_web_address_or_none(tmp_path: Path, origin: str) -> None:
     assert template.find_pages(tmp_path) == ORIGINS[origin]
 
 
-OTHERS = {"lightning": r"keras|tensorflow|mirrored", "keras": r"lightning|torch|\bddp\b|fsdp", "all": r"a^"}
+OTHERS = {
+    "lightning": r"keras|tensorflow|mirrored|FRAMEWORK=NAME",
+    "keras": r"lightning|torch|\bddp\b|fsdp|FRAMEWORK=NAME",
+    "all": r"a^",
+}
 """Patterns that match words of the other framework."""
 
 
@@ -205,6 +213,9 @@ def test_a_project_names_no_path_of_the_machine(tmp_path: Path, origin: str) -> 
         ]
         assert all(link in made or link.startswith("https://") for link in links), links
         assert bool(pages) == any(link.startswith(pages or "?") for link in links)
+        assert bool(pages) != (
+            "`docs/how-to/your-code.md`" in made["README.md"] and "are pages of the" in made["README.md"]
+        )
 
 
 def test_the_wheel_of_the_same_sources_has_the_same_bytes(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""What the tests of a project use: fixtures (`plugin`), and files of data sets (`data_files`)."""
+"""Fixtures for the tests of a project: `plugin`."""
