@@ -8,10 +8,3 @@ FIRST = FRAMEWORKS[0]
 """The default framework of a run."""
 
 PAGES = re.compile(r"Traceback|ChildFailedError|c10d|frame #\d+")
-
-NOISE = re.compile(r".*(oneDNN custom operations|before absl::InitializeLog).*\n")
-
-
-def without_noise(stderr: str) -> str:
-    """Return stderr without these lines."""
-    return NOISE.sub("", stderr)

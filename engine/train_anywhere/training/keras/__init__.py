@@ -11,8 +11,11 @@ inference     the trained model, for `train_anywhere.inference`
 `keras.Model.fit` drives: it is called once in a process, also in one that resumes.
 """
 
+import importlib
 import logging
 import os
+from contextlib import suppress
+from subprocess import PIPE, Popen
 
 from train_anywhere import use_tensorflow
 
@@ -23,3 +26,14 @@ if "OMP_NUM_THREADS" in os.environ:
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", os.environ["OMP_NUM_THREADS"])
 
 logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+# TF_CPP_MIN_LOG_LEVEL does not hide these: https://github.com/tensorflow/tensorflow/issues/100442. Another process filters them, so
+# what TensorFlow prints before an abort is not lost.
+HIDDEN = "before absl::InitializeLog|oneDNN custom operations are on"
+FILTER = ("grep", "--line-buffered", "-Ev", HIDDEN)
+with suppress(OSError), open(os.dup(2), "wb") as own, Popen(FILTER, stdin=PIPE, stdout=own) as grep:
+    os.dup2(grep.stdin.fileno(), 2)  # type: ignore[union-attr]
+    try:
+        importlib.import_module("tensorflow")
+    finally:
+        os.dup2(own.fileno(), 2)
