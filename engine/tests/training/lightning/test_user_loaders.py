@@ -90,9 +90,11 @@ def test_a_module_without_loaders_needs_data(make_run: MakeRun, fit: Fit) -> Non
         fit(*make_run(*to_hydra_overrides([f"task._target_={HERE}.Lit", "data=module", *SHORT])))
 
 
-def test_a_data_module_has_its_trainer(reading: MakeRun, fit: Fit) -> None:
+def test_a_data_module_has_its_trainer(reading: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its validation rows are printed once Lightning has asked it for them."""
     outcome = fit(*reading("NeedsTrainer"))
     assert (outcome.step, outcome.metrics["val_rows"]) == (2 * ROWS // 16, float(VAL))
+    assert capfd.readouterr().out.count(f"Validation:    {VAL} rows") == 1
 
 
 @pytest.mark.parametrize("module", ["Dividing", "Passing"])

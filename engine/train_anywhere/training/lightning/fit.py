@@ -42,6 +42,7 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
     user_hooks,
 )
 from train_anywhere.training.lightning.dropin.visible import RunCheckpoints, RunLogger, listen
+from train_anywhere.training.lightning.loaders import count_rows
 from train_anywhere.training.lightning.loop.callbacks import EarlyStop, MetricsCallback
 from train_anywhere.training.lightning.loop.course import Agreement
 from train_anywhere.training.lightning.loop.over_ranks import OverRanks, refuse_different_weights
@@ -79,6 +80,7 @@ class LightningTraining(Setup):
         self._writes = self.trainer.is_global_zero and not self.config.trainer.fast_dev_run
         self._sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
         self._checkpointer: AsyncCheckpointer | None = None
+        self._rows: dict[str, int] = {}
         newest = lambda: self._checkpointer.newest if self._checkpointer else None  # noqa: E731
         steps, facts = lambda: self.course.steps_done, self.data.facts
         progress = open_progress(
@@ -170,6 +172,7 @@ class LightningTraining(Setup):
         config, plan, note, ranks = self.config, self.plan, self.progress.note, self.trainer.world_size
         recorder = self.process.recorder
         header = self.header(recorder.run.read_info().get("rows") or {} if recorder else {})
+        self._rows = {name: count for name, count in header.rows.items() if count}
         for line in header.lines(config, plan):
             note(line)
         if recorder and self.progress.live:
@@ -182,6 +185,16 @@ class LightningTraining(Setup):
             note(resume_message(self.writer.newest, config, plan, ranks))
         if line := describe_best_checkpoint(config.task, config.checkpoint):
             note(line)
+
+    def _note_rows(self, trainer: pl.Trainer) -> None:
+        """Print and record the rows of an evaluation that Lightning opens after the header was printed."""
+        split = "test" if trainer.testing else "validation"
+        loaders = trainer.test_dataloaders if trainer.testing else trainer.val_dataloaders
+        if split not in self._rows and (count := count_rows(loaders)):
+            self._rows[split] = count
+            self.progress.note(f"{split.capitalize() + ':':<15}{count:,} rows")
+            if self._writes and (recorder := self.process.recorder):
+                recorder.record_facts({"rows": self._rows})
 
     def _open_writer(self) -> StateWriter:
         """Return the writer of checkpoints. The course is that of the newest one."""
@@ -231,7 +244,8 @@ class LightningTraining(Setup):
         if self._writes and (recorder := process.recorder):
             facts = self.data.facts
             record = lambda batch: recorder.record_facts(describe_data(batch, facts))  # noqa: E731
-        metrics = MetricsCallback(config, self.course, self.progress, agreement, over_ranks, record)
+        opened = self._note_rows
+        metrics = MetricsCallback(config, self.course, self.progress, agreement, over_ranks, record, opened)
         metrics.metrics |= saved.metrics if saved else {}
         return metrics
 

@@ -35,6 +35,7 @@ class MetricsCallback(pl.Callback):
     Args:
         over_ranks: reduces values over the ranks; None on one rank.
         record: called with the first batch; None: not called.
+        opened: called at the start of an evaluation, which has opened its loaders.
 
     Attributes:
         epoch_metrics: metrics at the end of the current epoch: of its last steps, and of the validation if any.
@@ -52,8 +53,9 @@ class MetricsCallback(pl.Callback):
         agreement: Agreement,
         over_ranks: OverRanks | None = None,
         record: Callable[[Any], None] | None = None,
+        opened: Callable[[pl.Trainer], None] | None = None,
     ) -> None:
-        self.over_ranks, self._record = over_ranks, record
+        self.over_ranks, self._record, self._opened = over_ranks, record, opened
         self.config, self.course, self.progress, self.agreement = config, course, progress, agreement
         self.plan, self.check = course.plan, TrainingCheck()
         self.heartbeat = progress.heartbeat
@@ -173,14 +175,16 @@ class MetricsCallback(pl.Callback):
         fitting = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
         self._before = dict(trainer.callback_metrics) if fitting else {}
         self.heartbeat.enter("validation")
-        self._compare_batches(trainer)
+        self._start_evaluation(trainer)
 
     def before_validation(self, trainer: pl.Trainer) -> None:
         """Note whether the epoch continues after a validation."""
         self.mid_epoch = not (is_last_batch(trainer) or is_stopping(trainer))
 
-    def _compare_batches(self, trainer: pl.Trainer) -> None:
-        """Compare the numbers of batches of an evaluation over the ranks: those of streams may differ."""
+    def _start_evaluation(self, trainer: pl.Trainer) -> None:
+        """Report the loaders of an evaluation, and compare its batches over the ranks: those of streams may differ."""
+        if self._opened:
+            self._opened(trainer)
         if self.over_ranks:
             counts: Any = trainer.num_test_batches if trainer.testing else trainer.num_val_batches
             own = trainer.global_rank + 0.5 if math.inf in counts else float(hash(tuple(counts)) % 2**20)
@@ -237,7 +241,7 @@ class MetricsCallback(pl.Callback):
     def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget values from before the test."""
         self._unlogged, self._before = {}, {}
-        self._compare_batches(trainer)
+        self._start_evaluation(trainer)
 
     def monitored_metrics(self, key: str, monitor: str) -> dict[str, float]:
         """Return the metrics of this epoch. Raises ConfigError if `monitor` was never logged."""
