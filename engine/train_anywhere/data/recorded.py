@@ -78,11 +78,11 @@ class RecordedRows:
         raise ConfigError(f"the data of the run, which prepares new rows, can't be opened here: {self.why}")
 
 
-def recorded_splits(info: Mapping[str, Any], batch_size: int, why: Exception) -> Splits | None:
-    """Return random rows as run.json describes them, in place of data that can't be read because of `why`. None if it does not."""
+def recorded_splits(info: Mapping[str, Any], batch_size: int, why: Exception) -> Splits:
+    """Return random rows as run.json describes them, in place of data that can't be read because of `why`; raise it if it does not."""
     try:
         tree, facts = literal_eval(info[BATCH]), literal_eval(info[FACTS])
     except (KeyError, TypeError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return None
+        raise why from None
     rows = RecordedRows(tree, batch_size * 1000, why)
     return Splits(rows, rows, facts=facts)

@@ -113,13 +113,11 @@ def open_model(
     def read(saved: SavedCheckpoint) -> LoadedRun:
         refuse_other_framework(saved, config.framework)
         framework = import_framework_module(config.framework, "inference")
-        if without_data is None:
-            return LoadedRun(run, config, saved, framework.open_trained_model(config, saved.path))
-        from train_anywhere.data.recorded import recorded_splits  # imports numpy
+        splits = None
+        if without_data is not None:
+            from train_anywhere.data.recorded import recorded_splits  # imports numpy
 
-        splits = recorded_splits(run.read_info(), config.data.batch_size, without_data)
-        if splits is None:
-            raise without_data
+            splits = recorded_splits(run.read_info(), config.data.batch_size, without_data)
         return LoadedRun(run, config, saved, framework.open_trained_model(config, saved.path, splits))
 
     return read_chosen(run, checkpoint, read)

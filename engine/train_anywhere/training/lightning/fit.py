@@ -25,7 +25,6 @@ from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.recorder import report_weights
 from train_anywhere.training.early_stopping import Timer
 from train_anywhere.training.event_files import EventFiles
-from train_anywhere.training.lightning.checkpoint.rank_state import RankState
 from train_anywhere.training.lightning.checkpoint.restorer import FILE
 from train_anywhere.training.lightning.checkpoint.shards import METADATA, Shards
 from train_anywhere.training.lightning.checkpoint.state import CheckpointCallback, StateWriter
@@ -113,13 +112,11 @@ class LightningTraining(Setup):
             raise ConfigError(
                 "user code has removed this project's callbacks from trainer.callbacks, so nothing was saved; append to the list instead."
             )
+        if line := self.course.early_end(trainer):
+            note(line)
         check, unfinished = self.metrics.check, self.course.steps_done < self.plan.total_steps
-        for line in (
-            self.course.early_end(trainer),
-            check.describe(trainer) if check.batches or unfinished else "",
-        ):
-            if line:
-                note(line)
+        if (check.batches or unfinished) and (line := check.describe(trainer)):
+            note(line)
         self.metrics.agreement.observers.at_end()
         if user_hooks(trainer, *END_HOOKS) and not config.trainer.fast_dev_run:
             self._save_end_weights()
@@ -220,8 +217,7 @@ class LightningTraining(Setup):
 
     def _follow_checkpoints(self) -> RunCheckpoints:
         """Return what user code sees of the checkpoints."""
-        choice, saved = self.config.checkpoint, self.writer.newest
-        folder = self.process.run.checkpoints
+        choice, saved, folder = self.config.checkpoint, self.writer.newest, self.process.run.checkpoints
         seen = RunCheckpoints(folder, choice.monitor, choice.mode or "min", self.writer.close)
         store = self._checkpointer.store if self._checkpointer else None
         before = store.rule.best(store.all()) if store and saved else None
@@ -238,8 +234,7 @@ class LightningTraining(Setup):
         timer = Timer(config.trainer, saved.seconds if saved else 0.0)
         agreement = Agreement(self.course, process.stop, timer, self.progress, observers, self._writes)
         monitors = [config.checkpoint.monitor, config.trainer.early_stopping.monitor]
-        several = trainer.world_size > 1
-        over_ranks = OverRanks(trainer, self.module, monitors) if several else None
+        over_ranks = OverRanks(trainer, self.module, monitors) if trainer.world_size > 1 else None
         record: Callable[[Any], None] | None = None
         if self._writes and (recorder := process.recorder):
             facts = self.data.facts
@@ -252,9 +247,8 @@ class LightningTraining(Setup):
     def _add_callbacks(self) -> None:
         """Add the clock first, then the user's callbacks: the one that saves comes last."""
         trainer, module, config, metrics = self.trainer, self.module, self.config, self.metrics
-        optimizer, report = self.optimizer, self.progress.report
-        saves = [] if config.trainer.fast_dev_run else [self.checkpoints]
-        trainer.strategy.training_loaders.report = report  # type: ignore[attr-defined]
+        optimizer, saves = self.optimizer, [] if config.trainer.fast_dev_run else [self.checkpoints]
+        trainer.strategy.training_loaders.report = self.progress.report  # type: ignore[attr-defined]
         own = task_has_network(config.task, "lightning") and is_overridden("configure_optimizers", module)
         if not is_overridden("configure_optimizers", module):
             module.configure_optimizers = lambda: optimizer.make_optimizer(module)  # type: ignore[method-assign]
@@ -271,7 +265,7 @@ class LightningTraining(Setup):
             *([] if own else [optimizer]),
             *make_callbacks(config.callbacks, self._sharded),
             self.seen,
-            RankState(config.seed, self.course, report),
+            self.checkpoints.rank_state,
             metrics,
             *([EarlyStop(config.trainer, metrics)] if stops else []),
             *saves,

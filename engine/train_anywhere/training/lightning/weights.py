@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
@@ -108,18 +109,13 @@ def choose_names(stored: Shapes, own: Shapes) -> Callable[[str], str]:
     tails = [sample.removeprefix(prefix) for sample in samples for prefix in removed]
     added = {"", *(n.removesuffix(tail) for tail in tails for n in plain if n.endswith(f".{tail}"))}
 
-    def renaming(before: str, after: str) -> Callable[[str], str]:
-        def rename(name: str) -> str:
-            new = after + plain_name(name).removeprefix(before)
-            return name if name in own and own[name] == stored[name] else plain.get(new, name)
+    def rename(before: str, after: str, name: str) -> str:
+        new = after + plain_name(name).removeprefix(before)
+        return name if own.get(name) == stored[name] else plain.get(new, name)
 
-        return rename
-
-    def count(rename: Callable[[str], str]) -> int:
-        return sum(own.get(rename(name)) == shape for name, shape in stored.items())
-
-    candidates = [renaming(b, a) for b in sorted(removed, key=len) for a in sorted(added, key=len)]
-    return max(candidates, key=count)
+    pairs = product(sorted(removed, key=len), sorted(added, key=len))
+    candidates = [partial(rename, before, after) for before, after in pairs]
+    return max(candidates, key=lambda one: sum(own.get(one(name)) == stored[name] for name in stored))
 
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:

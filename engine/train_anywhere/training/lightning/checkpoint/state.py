@@ -26,6 +26,7 @@ from train_anywhere.training.lightning.checkpoint.position import (
     resume_position,
     set_loop_counters,
 )
+from train_anywhere.training.lightning.checkpoint.rank_state import SHOWN, RankState
 from train_anywhere.training.lightning.checkpoint.restorer import FILE
 from train_anywhere.training.lightning.checkpoint.shards import Shards
 from train_anywhere.training.lightning.dropin.trainable import repeat_start_hooks, skip_batches
@@ -60,6 +61,7 @@ class CheckpointCallback(pl.Callback):
 
     Attributes:
         weights: the callback that keeps the weights of the newest validation.
+        rank_state: the callback that saves the state of each rank.
         start: the epoch and batch to start with.
         pending: whether a validation comes first, before or in which the run was stopped.
         ended: whether user code had ended the training, in a run of the same length.
@@ -67,6 +69,7 @@ class CheckpointCallback(pl.Callback):
 
     def __init__(self, writer: "StateWriter", metrics: MetricsCallback, seen: RunCheckpoints) -> None:
         self.weights = ValidatedWeights()
+        self.rank_state = RankState(metrics.config.seed, metrics.course, metrics.progress.report)
         self.writer, self.metrics, self.seen, self.agreement = writer, metrics, seen, metrics.agreement
         self.config, self.course, self.start = metrics.config, metrics.course, (0, 0)
         self.plan = metrics.plan
@@ -256,12 +259,11 @@ class CheckpointCallback(pl.Callback):
             known, seconds = dict(self.metrics.metrics), self.agreement.timer.seconds
             info = CheckpointInfo(step, epoch, batch, known, value, "lightning", seconds=seconds)
             # training continues with the same random numbers as without a save, of which hooks may draw some
-            (random,) = (callback for callback in trainer.callbacks if hasattr(callback, "keep_states"))
-            random.keep_states(trainer)
+            self.rank_state.keep_states(trainer)
             with random_states.preserve():
                 trainer.save_checkpoint(FILE, weights_only=False, storage_options=info)  # all ranks call it
             if not trainer.validating:
-                random.release_states()
+                self.rank_state.release_states()
         self.seen.follow(Path(str(self.seen.dirpath), folder_name(step), FILE), value)
         self.agreement.saved(step, time.monotonic() - start)
 
@@ -271,9 +273,8 @@ def _metrics_kept(trainer: pl.Trainer) -> Iterator[None]:
     """Undo what hooks change that read metrics before training, when there are none yet."""
     before = [(metric, dict(vars(metric))) for metric in logged_values(trainer).values()]
     yield
-    shown: Any = (trainer.callback_metrics, trainer.logged_metrics, trainer.progress_bar_metrics)
-    for metrics in shown:
-        metrics.clear()
+    for kind in SHOWN:
+        getattr(trainer, kind).clear()
     for metric, attributes in before:
         vars(metric).update(attributes)
 
