@@ -81,13 +81,15 @@ class RankState(pl.Callback):
     def _read_state(self, trainer: pl.Trainer) -> dict[str, Any]:
         """Return the random states, what no state_dict holds, and the values that user code reads from the Trainer."""
         module: Any = trainer.lightning_module
-        shown = {
-            kind: {n: v.detach() if isinstance(v, Tensor) else v for n, v in getattr(trainer, kind).items()}
-            for kind in SHOWN
-        }
         return {
             "attributes": to_tensor(self.attributes.save() if self.attributes else b""),
             "gradients": {name: gradient.clone() for name, gradient in waiting_gradients(trainer).items()},
+            "shown": {
+                kind: {
+                    n: v.detach() if isinstance(v, Tensor) else v for n, v in getattr(trainer, kind).items()
+                }
+                for kind in SHOWN
+            },
             "random": random_states.pack(random_states.get_states()),
             "validated": dict(validated_batches(trainer)),
             "cuda": torch.cuda.get_rng_state(module.device) if module.device.type == "cuda" else None,
@@ -95,7 +97,6 @@ class RankState(pl.Callback):
                 name: {n: [*v] if isinstance(v, list) else v.clone() for n, v in metric.metric_state.items()}
                 for name, metric in _metrics(module).items()
             },
-            "shown": shown,
         }
 
     def release_states(self) -> None:
