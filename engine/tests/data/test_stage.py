@@ -109,7 +109,7 @@ def test_without_room_the_source_is_read(source, small_disk, capsys) -> None:
 
 
 def test_a_disk_that_fills_up_leaves_nothing(source, small_disk, monkeypatch) -> None:
-    monkeypatch.setattr("train_anywhere.files.node_disk.refuse_without_space", lambda *_: None)
+    monkeypatch.setattr("train_anywhere.files.node_disk.find_lack", lambda *_: "")
     assert stage(source, small_disk, "1") == source and copies(small_disk) == set()
 
 

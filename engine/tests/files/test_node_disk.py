@@ -20,9 +20,10 @@ def fill(folder: Path) -> None:
 
 def made(disk: Path, name: str = "thing") -> bool:
     """Request the folder and return whether it had to be made."""
-    folder, new = provide(disk, name, fill, 5, 1)
+    filled: list[None] = []
+    folder = provide(disk, name, lambda path: filled.append(fill(path)), 5, 1)
     assert (folder / "data").read_text() == "whole" and folder == shared_folder(disk).path / name
-    return new
+    return bool(filled)
 
 
 def names(disk: Path) -> set[str]:
@@ -37,13 +38,13 @@ def test_it_is_made_once(tmp_path: Path) -> None:
 def test_two_processes_at_once_make_it_once(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from train_anywhere.files.node_disk import provide\n"
-        "def fill(folder): time.sleep(0.5); (folder / 'data').write_text('whole')\n"
-        "folder, new = provide(Path(sys.argv[1]), 'thing', fill, 5, 1)\n"
-        "assert (folder / 'data').read_text() == 'whole'; print(new)"
+        "def fill(folder): time.sleep(0.5); (folder / 'data').write_text('whole'); print('filled')\n"
+        "folder = provide(Path(sys.argv[1]), 'thing', fill, 5, 1)\n"
+        "assert (folder / 'data').read_text() == 'whole'"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
     both = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    assert sorted(p.communicate(timeout=60)[0].strip() for p in both) == ["False", "True"]
+    assert sorted(p.communicate(timeout=60)[0].strip() for p in both) == ["", "filled"]
 
 
 def test_what_a_killed_process_left_is_never_used(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from train_anywhere.files.atomic import dumps, read_json, write_atomic
 from train_anywhere.runs.facts import best_value, metric_values
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen, write_frozen
+from train_anywhere.runs.reopen.trust import remember
 from train_anywhere.runs.study import JOURNAL, MAX_FAILURES, TRIAL, Study, read_study
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class Trial:
         kept = {key: value for key, value in frozen.items() if key in after or key not in before}
         changed = {key: value for key, value in after.items() if key not in before or before[key] != value}
         write_frozen(self.run, load(unflatten(kept | changed)), words)
+        remember(self.run.path)  # the same command continues the trial
 
     def watch(self, done: threading.Event, stop: Any) -> None:
         """Report each new value to Optuna until `done`, and call `stop` if the trial is to be pruned."""

@@ -4,11 +4,11 @@
                               .<name>/        being filled, or left by a killed process: the next process removes it
                               .<name>.lock    held while the folder is filled or removed
 
-                              <name>/users    locked by each process that reads the folder, see `hold` of `provide`
+                              <name>/users    locked by each process that reads the folder, until it exits
 
 A power cut may leave files of a complete folder empty, so a folder from before the last boot is filled again. Before a new folder is
-filled, folders that no job requested within `KEEP_DAYS` days are removed. If space is short, so are folders requested with `hold`
-that no process reads any more. Only this user may enter the folders, and jobs never use a folder of another user.
+filled, folders that no job requested within `KEEP_DAYS` days are removed, and if space is short, those that no process reads any more.
+Only this user may enter the folders, and jobs never use a folder of another user.
 
 The folders of one run are next to them, see `checkpoints/disk/staging.py`:
 
@@ -54,13 +54,10 @@ class NoSpaceError(OSError):
     """A disk has too little space. The message is a clause."""
 
 
-def provide(
-    local_disk: Path, name: str, fill: Callable[[Path], None], size: int, files: int, hold: bool = False
-) -> tuple[Path, bool]:
-    """Return the shared folder `name`, and whether this call filled it.
+def provide(local_disk: Path, name: str, fill: Callable[[Path], None], size: int, files: int) -> Path:
+    """Return the shared folder `name`, which stays as long as this process and its children live.
 
-    `fill` writes `size` bytes in `files` files into an empty folder; if it raises, nothing is left. With `hold`, the folder stays as
-    long as this process and its children live; afterwards it may be removed when space is short.
+    `fill` writes `size` bytes in `files` files into an empty folder; if it raises, nothing is left.
 
     Raises:
         NoSpaceError: the disk has too little space; nothing was written.
@@ -71,20 +68,23 @@ def provide(
     make_owned(top, private=True)
     place, unfinished = _place(local_disk, name), _place(local_disk, name, ".")
     with hold_lock(top.path / f".{name}.lock"):
-        if found := _is_usable(place):
+        if _is_usable(place):
             os.utime(place.path / MARKER)
         else:
             remove(unfinished)
             remove(place, hidden=f".{name}")
-            # those not requested for a long time or older than the last boot
-            _remove_if(local_disk, lambda other: not _is_recent(other))
-            _free_space(local_disk, size, files)
-            refuse_without_space(local_disk, size, files)
-            _fill_and_publish(place, unfinished, fill)
-        if hold:
-            _users_locks.append(os.open(place.path / USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            fcntl.flock(_users_locks[-1], fcntl.LOCK_SH)
-    return place.path, not found
+            _make_space(local_disk, size, files)
+            make_empty(unfinished, private=True)
+            try:
+                fill(unfinished.path)
+                (unfinished.path / BOOT).write_text(boot_id())
+                move(unfinished.path, place.path)
+            except BaseException:
+                remove(unfinished)
+                raise
+        _users_locks.append(os.open(place.path / USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        fcntl.flock(_users_locks[-1], fcntl.LOCK_SH)
+    return place.path
 
 
 def as_it_is(path: Path) -> Path:
@@ -137,14 +137,15 @@ def shared_folder(local_disk: Path) -> OwnedFolder:
     return OwnedFolder(local_disk, (name,), f"folder {name} of jobs")
 
 
-def refuse_without_space(disk: Path, size: int, files: int) -> None:
-    """Raise NoSpaceError unless `size` bytes in `files` files fit on the disk."""
+def find_lack(disk: Path, size: int, files: int) -> str:
+    """Return why `size` bytes in `files` files do not fit on the disk, or ""."""
     status = os.statvfs(disk)
     needed, free = size + files * BLOCK_BYTES, status.f_bavail * status.f_frsize
     if free < needed:
-        raise NoSpaceError(f"{disk} has {format_bytes(free)} free, and {format_bytes(needed)} are needed")
+        return f"{disk} has {format_bytes(free)} free, and {format_bytes(needed)} are needed"
     if status.f_files and status.f_favail < files:
-        raise NoSpaceError(f"{disk} has space for {status.f_favail:,} files, and {files:,} are needed")
+        return f"{disk} has space for {status.f_favail:,} files, and {files:,} are needed"
+    return ""
 
 
 def boot_id() -> str:
@@ -170,17 +171,6 @@ def hold_lock(lock: Path, wait: bool = True) -> Iterator[bool]:
                 return
 
 
-def _fill_and_publish(place: OwnedFolder, unfinished: OwnedFolder, fill: Callable[[Path], None]) -> None:
-    make_empty(unfinished, private=True)
-    try:
-        fill(unfinished.path)
-        (unfinished.path / BOOT).write_text(boot_id())
-        move(unfinished.path, place.path)
-    except BaseException:
-        remove(unfinished)
-        raise
-
-
 def _place(local_disk: Path, name: str, before: str = "") -> OwnedFolder:
     return OwnedFolder(local_disk, (*shared_folder(local_disk).names, before + name), f"shared {name}")
 
@@ -190,19 +180,6 @@ def _is_usable(place: OwnedFolder) -> bool:
     with suppress(OSError):
         return (place.path / BOOT).read_text() == boot_id()
     return False
-
-
-def _free_space(local_disk: Path, size: int, files: int) -> None:
-    """While space is short, remove folders that processes held and no process holds any more."""
-
-    def is_unneeded(place: OwnedFolder) -> bool:
-        try:
-            refuse_without_space(local_disk, size, files)
-            return False
-        except NoSpaceError:
-            return _is_unused(place)
-
-    _remove_if(local_disk, is_unneeded)
 
 
 def _is_unused(place: OwnedFolder) -> bool:
@@ -215,18 +192,20 @@ def _is_unused(place: OwnedFolder) -> bool:
         return False
 
 
-def _remove_if(local_disk: Path, is_unneeded: Callable[[OwnedFolder], bool]) -> None:
-    """Remove unneeded and unfinished folders, but none that a process is filling."""
+def _make_space(local_disk: Path, size: int, files: int) -> None:
+    """Remove unfinished and unneeded folders, but none that a process is filling. Raises NoSpaceError."""
     top = shared_folder(local_disk)
-    for name in {p.name.removeprefix(".") for p in top.path.iterdir() if p.is_dir()}:
+    named = [p.name.removeprefix(".") for p in top.path.iterdir() if p.is_dir()]
+    places = {name: _place(local_disk, name) for name in named}
+    for name, place in sorted(places.items(), key=lambda entry: _is_recent(entry[1])):  # old ones first
         lock = top.path / f".{name}.lock"
         with hold_lock(lock, wait=False) as is_held:
-            if not is_held:
-                continue
-            removed = remove(_place(local_disk, name, "."))
-            place = _place(local_disk, name)
-            if is_unneeded(place) and remove(place, hidden=f".{name}") and removed:
-                remove_in(top, lock.name)
+            if is_held and remove(_place(local_disk, name, ".")):
+                unneeded = not _is_recent(place) or (find_lack(local_disk, size, files) and _is_unused(place))
+                if unneeded and remove(place, hidden=f".{name}"):
+                    remove_in(top, lock.name)
+    if lack := find_lack(local_disk, size, files):
+        raise NoSpaceError(lack)
 
 
 def _is_recent(place: OwnedFolder) -> bool:

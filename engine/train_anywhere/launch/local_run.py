@@ -147,7 +147,7 @@ def freeze(run: RunDir, config: Config, overrides: Sequence[str], layout: Layout
     """Write the files that the ranks read, and run.json. Raises CheckpointError."""
     try:
         write_frozen(run, config, overrides)
-        remember(run.path, config)  # this user runs it here
+        remember(run.path)  # this user runs it here
         run.update(
             state="queued",
             framework="program" if config.program else config.framework,

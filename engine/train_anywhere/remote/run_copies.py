@@ -24,7 +24,7 @@ from train_anywhere.remote.remote_jobs import query, read_prepared, read_reports
 from train_anywhere.runs.folder import ATTEMPTS, JOBS, RunDir, claim_named, parse_info
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.reopen.frozen import read_frozen, refuse_links
-from train_anywhere.runs.reopen.trust import is_trusted, remember_values
+from train_anywhere.runs.reopen.trust import is_own, remember
 from train_anywhere.slurm.scheduler.client import SCRIPT
 from train_anywhere.slurm.submission.prepare import refuse_second_job
 
@@ -83,7 +83,7 @@ def push(name: str, run: RunDir) -> str:
     folder, starts = read_prepared(name, query(connection, ["-c", ADOPT.format("prepare"), *names]))
     _refuse_older(starts, _starts(run.read_info()), f"{target} on {name}")
     _copy(connection, f"{folder}/{target}", (f"{run.path}/", ":./"), OF_A_PLACE)
-    known = ["trusted"] if is_trusted(run.path, flatten(read_frozen(run))) else []
+    known = ["trusted"] if is_own(run.path) else []
     query(connection, ["-c", ADOPT.format("adopt"), *names, str(ROOT), *known])
     return target
 
@@ -108,19 +108,18 @@ def prepare(name: str, run_id: str) -> None:
 def adopt(name: str, run_id: str, root: str, trusted: str = "") -> None:
     """Let a run that was copied here from the project `root` be resumed; one `trusted` there needs no `trust=true` here."""
     run = claim_named(ROOT / "results", name, run_id)
-    flat = _adopt(run, root)
+    _adopt(run, root)
     if trusted:
-        remember_values(run.path, flat)
+        remember(run.path)
 
 
-def _adopt(run: RunDir, root: str) -> dict[str, Any]:
-    """Replace the folders of the project `root` in the configuration of a run by those of this project, and return it."""
+def _adopt(run: RunDir, root: str) -> None:
+    """Replace the folders of the project `root` in the configuration of a run by those of this project."""
     flat = flatten(read_frozen(run)) | {"paths.results": str(run.path.parents[1])}
     for key in FOLDERS:
         if str(flat.get(key)).startswith(f"{root}/"):
             flat[key] = f"{ROOT}{flat[key].removeprefix(root)}"
     write_atomic(run.config, yaml.safe_dump(unflatten(flat), sort_keys=False))
-    return flat
 
 
 def _prepare(results: Path, name: str, run_id: str) -> tuple[RunDir, list[str]]:

@@ -133,7 +133,7 @@ def _make_copy(source: Path, disk: Path, result: FolderScan) -> FolderScan:
         return result
     try:
         fill = partial(copy, source)
-        provide(disk, result.name, fill, result.size, result.files, hold=True)
+        provide(disk, result.name, fill, result.size, result.files)
         return result
     except (OSError, tarfile.TarError) as error:
         _use_source(source, error)

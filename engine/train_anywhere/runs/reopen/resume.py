@@ -34,7 +34,7 @@ from train_anywhere.runs.reopen.frozen import (
     read_overrides,
     refuse_damaged,
 )
-from train_anywhere.runs.reopen.trust import find_untrusted_lines, refuse_untrusted
+from train_anywhere.runs.reopen.trust import RESOLVER, refuse_untrusted
 from train_anywhere.runs.summary import display_path, format_summary, train_command
 
 FIXED_KEYS = (
@@ -81,7 +81,7 @@ def load_saved_overrides(arguments: Sequence[str]) -> list[str]:
 
 def _refuse_foreign_lines(run: RunDir, saved: Sequence[str], typed: Sequence[str]) -> None:
     """Check the overrides before they are composed, which reads the environment."""
-    if lines := find_untrusted_lines(run.path, [line for line in saved if line not in typed]):
+    if lines := [line for line in saved if line not in typed and RESOLVER.search(line)]:
         known = flatten(compose(select_group_choices(saved)))
         refuse_untrusted(run.path, flatten(read_frozen(run)), known, lines=lines)
 

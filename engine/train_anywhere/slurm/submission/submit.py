@@ -107,7 +107,7 @@ def make_folders(
         if r is not base:
             submission.add_run(claim(r.path))
         write_run(r, job, member, code_snapshot, followed)
-        remember(r.path, member.config)
+        remember(r.path)
     remember_script(base.path / script)
     if job.members is not None:
         point_latest(results, runs[0].path)

@@ -103,7 +103,7 @@ def copy_to_node(archive: Path | None, key: str, disk: Path) -> Path:
             with tarfile.open(archive) as tar:
                 tar.extractall(folder / "code", filter="data")
 
-    return provide(disk, f"{key}-{changed}", fill, size, 0, hold=True)[0] / "code"
+    return provide(disk, f"{key}-{changed}", fill, size, 0) / "code"
 
 
 def write_archive(archive: Path, folder: Path) -> None:
