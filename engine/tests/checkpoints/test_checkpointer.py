@@ -9,23 +9,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, find_damage
 from train_anywhere.checkpoints.disk.staging import Staging
-from train_anywhere.checkpoints.recovery import recover
+from train_anywhere.checkpoints.recovery import recover_leftovers
 from train_anywhere.checkpoints.store import CheckpointStore
+from train_anywhere.config.keys import defaults
+from train_anywhere.config.schema import Checkpoint
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files import ROOT
 from train_anywhere.files.node_disk import run_folder_names
 from train_anywhere.launch.processes import LocalRun
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.reopen.frozen import REQUIRED_KEYS
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").write_text("")
+    section = defaults(Checkpoint) | {"local": str(tmp_path / "node"), "mode": "max"}
+    tree = dict.fromkeys(REQUIRED_KEYS, "x") | {"checkpoint": section}
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(tree))
     return RunDir(tmp_path / "run")
 
 
@@ -202,11 +208,10 @@ from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.checkpoints.disk.staging import Staging, write_record
+from train_anywhere.checkpoints.disk.staging import Staging
 run, staging = RunDir(Path({run!r})), Staging(Path({staging!r}))
 store = CheckpointStore(run.checkpoints, "max", 2)
 store.publish = lambda *a: os.kill(os.getpid(), signal.SIGKILL)
-write_record(run, staging, store.rule)
 checkpointer = AsyncCheckpointer(store, staging)
 checkpointer.wait()
 info = CheckpointInfo(7, 0, 0, {{}}, None, "mine")
@@ -229,11 +234,11 @@ def test_after_a_kill_another_process_publishes(
         LocalRun(run, 2).publish()
     assert "step 7" in capfd.readouterr().err
     assert steps(store) == [7]
-    assert recover(run) is None
+    assert not staging.folder.exists()
 
 
 def test_nothing_to_recover(run: RunDir) -> None:
-    assert recover(run) is None
+    assert recover_leftovers(run) == 0
     assert (
         subprocess.run(
             [sys.executable, "-m", "train_anywhere.checkpoints.recovery", str(run.path)], cwd=ROOT

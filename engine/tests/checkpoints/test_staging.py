@@ -1,6 +1,5 @@
 """A node's own disk: which one it is, what is trusted there, and that it is this user's."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pytest
 
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
-from train_anywhere.checkpoints.disk.staging import Retention, Staging, read_record, write_record
+from train_anywhere.checkpoints.disk.staging import Staging
 from train_anywhere.files.node_disk import find_run_folder, run_folder_names
 from train_anywhere.files.removal import MARKER
 from train_anywhere.runs.folder import RunDir
@@ -91,67 +90,6 @@ def test_a_folder_of_another_user_is_not_used(staging: Staging, require: Any) ->
     assert staging.list_complete() == []
     with pytest.raises(PermissionError, match="belongs to another user"):
         staging.write(write, CheckpointInfo(step=2, **REST))
-
-
-def test_the_record_is_for_its_own_host(
-    run: RunDir, staging: Staging, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert read_record(run) is None
-    rule = Retention("min", 3, 10)
-    write_record(run, staging, rule)
-    found = read_record(run)
-    assert found is not None and (found[0].folder, found[1]) == (staging.folder, rule)
-    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
-    assert read_record(run) is None
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"folder": "/etc"},
-        {"folder": "digits-0/run"},
-        {"folder": 7},
-        {"folder": "{node}/../{names}"},
-        {"folder": "{elsewhere}/{names}"},
-        {"rule": {"mode": "max", "keep_last": 0, "keep_every_n_epochs": None}},
-        {"rule": {"mode": "max", "keep_last": True, "keep_every_n_epochs": None}},
-        {"rule": {"mode": "best", "keep_last": 1, "keep_every_n_epochs": None}},
-        {"rule": {"mode": "max", "keep_last": 1, "keep_every_n_epochs": 1e9}},
-        {"rule": {"mode": "max", "keep_last": 1}},
-        {"rule": None},
-    ],
-)
-def test_a_record_that_this_run_did_not_write_is_ignored(
-    run: RunDir, staging: Staging, tmp_path: Path, changed: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    staging.write(write, CheckpointInfo(step=1, **REST))
-    write_record(run, staging, Retention("max", 1))
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.joinpath(*run_folder_names(run.path)).mkdir(
-        parents=True
-    )  # named as this run's, and it has not made it
-    (elsewhere.joinpath(*run_folder_names(run.path)) / "thesis.tex").touch()
-    record = run.checkpoints / "stage.json"
-    places = {
-        "node": tmp_path / "node",
-        "elsewhere": elsewhere,
-        "names": "/".join(run_folder_names(run.path)),
-    }
-    changed = {k: v.format(**places) if isinstance(v, str) else v for k, v in changed.items()}
-    record.write_text(json.dumps({**json.loads(record.read_text()), **changed}))
-    assert read_record(run) is None
-    said = capsys.readouterr().err
-    assert (
-        said.startswith(f"{record} is ignored, and nothing that it names is touched: ")
-        and said.count("\n") == 1
-    )
-
-
-@pytest.mark.parametrize("text", ["", "[]", "null", "{", "[" * 100_000, '{"host": 3}'])
-def test_a_damaged_record_is_ignored(run: RunDir, text: str) -> None:
-    run.checkpoints.mkdir()
-    (run.checkpoints / "stage.json").write_text(text)
-    assert read_record(run) is None
 
 
 def test_a_link_in_its_place_is_not_used(run: RunDir, tmp_path: Path) -> None:

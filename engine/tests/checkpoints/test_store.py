@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> CheckpointStore:
 
 
 def names(store: CheckpointStore) -> list[str]:
-    return sorted(p.name for p in store.folder.iterdir() if p.name != "index.json")
+    return sorted(p.name for p in store.folder.iterdir())
 
 
 def test_newest_and_best(store: CheckpointStore) -> None:
@@ -98,27 +98,6 @@ def test_a_damaged_one_that_seems_newer_does_not_take_the_place_of_the_next(tmp_
         assert newest is not None and newest.step == step
     save(store, 7)
     assert names(store) == ["00000007", "00000009.damaged-1", "newest"]
-
-
-def test_the_index_says_why_each_is_kept(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, "max", keep_last=2, keep_every_n_epochs=10)
-    for step, epoch, value in [
-        (100, 10, 0.1),
-        (110, 11, 0.9),
-        (120, 12, 0.2),
-        (130, 13, 0.3),
-        (140, 14, None),
-    ]:
-        temporary = store.make_temporary(step)
-        (temporary / "w").write_text("w")
-        store.commit(temporary, CheckpointInfo(step, epoch, 0, {}, value, "mine"))
-    index = {entry["step"]: entry["kept"] for entry in json.loads((tmp_path / "index.json").read_text())}
-    assert index == {
-        100: ["end of an n-th epoch, n=10"],
-        110: ["best (max)"],
-        130: ["one of the last 2"],
-        140: ["newest", "one of the last 2"],
-    }
 
 
 def test_a_kill_between_the_two_renames_loses_nothing(store: CheckpointStore) -> None:

@@ -120,7 +120,7 @@ MakeRun = Callable[..., tuple[Config, RunDir]]
 WRITTEN = [
     "steps", "jobs.txt", "bad_nodes", "report.html", "slurm-12.out", "slurm-12_3.err", "pbs-9.out", "job.sbatch",
     "monitor", "monitor/n7.csv", "monitor/ended", "debug/local-1-rank-0.txt", "ranks", "ranks/0.json",
-    "tensorboard/events.out.tfevents.1.n1.2", "checkpoints/index.json", "checkpoints/stage.json", "wandb", "wandb/debug-cli.root.log2",
+    "tensorboard/events.out.tfevents.1.n1.2", "checkpoints/best", "wandb", "wandb/debug-cli.root.log2",
     "mlruns/0/ab/metrics/loss", "evaluations",
 ]  # fmt: skip
 

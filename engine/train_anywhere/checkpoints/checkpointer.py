@@ -221,7 +221,7 @@ class AsyncCheckpointer:
     def _list_pending(self, staging: Staging) -> list[SavedCheckpoint]:
         """Return the checkpoints to publish, and drop those that the rule would not keep."""
         pending = staging.list_complete()
-        kept = replace(self.store.rule, keep_last=1).reasons([*self.store.all(), *pending])
+        kept = replace(self.store.rule, keep_last=1).kept([*self.store.all(), *pending])
         for saved in pending:
             if saved.path not in kept:
                 staging.drop(saved.path)

@@ -6,15 +6,15 @@ After a crash, this command publishes the complete checkpoints on this node's di
 """
 
 import sys
-from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
-from train_anywhere.checkpoints.disk.staging import Staging, read_record, write_record
+from train_anywhere.checkpoints.disk.staging import Staging
 from train_anywhere.checkpoints.store import CheckpointStore
-from train_anywhere.config.load import load
-from train_anywhere.errors import CheckpointError, ProjectError
+from train_anywhere.config.keys import defaults
+from train_anywhere.config.schema import Checkpoint
+from train_anywhere.config.strict import build
+from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import make_folder
 from train_anywhere.files.copy_files import copy_leftovers, print_line
 from train_anywhere.files.node_disk import find_run_folder, list_rank_folders
@@ -22,11 +22,8 @@ from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.reopen.frozen import read_frozen
 
-if TYPE_CHECKING:
-    from train_anywhere.config.schema import Checkpoint
 
-
-def open_checkpointer(config: "Checkpoint", run: RunDir, sharded: bool = False) -> AsyncCheckpointer:
+def open_checkpointer(config: Checkpoint, run: RunDir, sharded: bool = False) -> AsyncCheckpointer:
     """Call `recover`, and return the checkpointer of a new or resumed run.
 
     With `sharded` the ranks write their shards to the node's disk and to the run folder themselves.
@@ -34,64 +31,65 @@ def open_checkpointer(config: "Checkpoint", run: RunDir, sharded: bool = False) 
     Raises:
         CheckpointError: see `recover`.
     """
-    recover(run)
-    store = CheckpointStore(
-        run.checkpoints, config.mode or "min", config.keep_last, config.keep_every_n_epochs
-    )
+    recover(config, run)
     local = None if sharded else find_run_folder(run.path, config.local)
     staging = Staging(local) if local else None
     if staging and (problem := staging.find_problem()):
         print_line(f"{staging.folder} takes no checkpoints ({problem}); continuing without it.")
         staging = None
-    if staging:
-        # without the record, checkpoints left by a crash are published when the run resumes here
-        with suppress(OSError):
-            write_record(run, staging, store.rule)
-    return AsyncCheckpointer(store, staging)
+    return AsyncCheckpointer(_open_store(config, run), staging)
 
 
-def recover(run: RunDir) -> SavedCheckpoint | None:
+def _open_store(config: Checkpoint, run: RunDir) -> CheckpointStore:
+    mode = config.mode or "min"
+    return CheckpointStore(run.checkpoints, mode, config.keep_last, config.keep_every_n_epochs)
+
+
+def recover(config: Checkpoint, run: RunDir) -> SavedCheckpoint | None:
     """Publish checkpoints left on this node; return the newest.
 
     Raises:
         CheckpointError: the run folder can't be written.
     """
-    record = read_record(run)
-    if not record or not record[0].is_owned():
+    local = find_run_folder(run.path, config.local)
+    staging = Staging(local) if local else None
+    if staging is None or not staging.is_owned():
         return None
-    staging, rule = record
-    store = CheckpointStore(run.checkpoints, rule.mode, rule.keep_last, rule.keep_every_n_epochs)
-    checkpointer = AsyncCheckpointer(store, staging)
+    checkpointer = AsyncCheckpointer(_open_store(config, run), staging)
     checkpointer.close()
     return checkpointer.newest
 
 
 def recover_leftovers(run: RunDir) -> int:
-    """Call `recover` after the ranks have ended, and return an exit code."""
+    """Call `recover` after the ranks have ended, or copy the files of a program, and return an exit code."""
+    problems: list[str] = []
+    try:
+        tree = read_frozen(run)
+    except CheckpointError:  # nothing else names the disk, and the ranks have reported it
+        return 0
+    checkpoint, program = (
+        tree[k] if isinstance(tree.get(k), dict) else {} for k in ("checkpoint", "program")
+    )
+    config = build(Checkpoint, defaults(Checkpoint) | checkpoint, problems)
+    if config is None or problems:
+        return 0
+    saved, stays = None, list[str]()
     try:
         with RunLock(run):
-            saved = recover(run)
-            stays = _recover_program(run)
+            if not program.get("command"):
+                saved = recover(config, run)
+            elif local := find_run_folder(run.path, config.local):
+                for place in list_rank_folders(local):
+                    make_folder(run.checkpoints)
+                    stays.append(copy_leftovers(place, run.checkpoints))
     except (CheckpointError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if saved:
         print_line(f"published the checkpoint of step {saved.step} that the ranks had left on this node.")
-    for why in stays:
+    for why in filter(None, stays):
         print(f"error: {why}.", file=sys.stderr)
-    return 1 if stays else 0
-
-
-def _recover_program(run: RunDir) -> list[str]:
-    """Copy files of killed ranks of a program. Return why some stay. Raises OSError."""
-    with suppress(ProjectError):  # without a readable configuration nothing names the disk
-        tree = read_frozen(run)
-        is_program = tree.get("program", {}).get("command")
-        local = find_run_folder(run.path, load(tree).checkpoint.local) if is_program else None
-        if places := list_rank_folders(local) if local else []:
-            make_folder(run.checkpoints)
-            return [why for place in places if (why := copy_leftovers(place, run.checkpoints))]
-    return []
+    return 1 if any(stays) else 0
 
 
 if __name__ == "__main__":

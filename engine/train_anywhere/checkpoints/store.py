@@ -2,7 +2,6 @@
 
 checkpoints/00000230/            the framework's files, and manifest.json: step, position, metrics, checksums
 checkpoints/newest               name of the newest checkpoint      checkpoints/best      name of the best checkpoint
-checkpoints/index.json           all checkpoints, and why each is kept
 checkpoints/00000230.damaged-1/  a checkpoint whose checksums did not match; it is never removed
 
 Other names are ignored. A folder is removed only if `files/removal.py` can prove that it belongs to this run.
@@ -28,7 +27,7 @@ from train_anywhere.checkpoints.disk.manifest import (
 )
 from train_anywhere.checkpoints.disk.staging import Retention
 from train_anywhere.errors import CheckpointError, listed
-from train_anywhere.files.atomic import dumps, move, set_aside, write_atomic
+from train_anywhere.files.atomic import move, set_aside, write_atomic
 from train_anywhere.files.copy_files import print_line, sync_folder
 from train_anywhere.files.removal import (
     NotOwnedError,
@@ -196,32 +195,24 @@ class CheckpointStore:
             self._keep_damaged(final)
 
     def _clean(self, written: Path, superseded: set[Path]) -> None:
-        """Rewrite pointers and index, and remove checkpoints that the rule does not keep."""
+        """Rewrite the pointers, and remove checkpoints that the rule does not keep."""
         complete = self.all()
         saved = [s for s in complete if s.path not in superseded]
-        why, best = {written: ["just written"]} | self.rule.reasons(saved), self.rule.best(saved)
-        kept = [s for s in saved if s.path in why]
-        index = [{"name": s.path.name, "step": s.step, "value": s.value, "kept": why[s.path]} for s in kept]
-        self._write_pointer("index.json", dumps(index))
-        self._write_pointer("newest", kept[-1].path.name + "\n")
-        if best:
-            self._write_pointer("best", best.path.name + "\n")
-        readable = {s.path for s in complete}
-        for path in [p for p in self._list_folders() if p not in why]:
+        kept, readable = {written} | self.rule.kept(saved), {s.path for s in complete}
+        for name, pointed in {"newest": saved[-1], "best": self.rule.best(saved)}.items():
+            try:
+                if pointed:
+                    write_atomic(self.folder / name, f"{pointed.path.name}\n")
+            except OSError as error:  # resuming does not need it
+                print_once(
+                    f"{self.folder / name} can't be written ({error.strerror or error}); training continues, and the next checkpoint "
+                    "writes it again."
+                )
+        for path in [p for p in self._list_folders() if p not in kept]:
             if path not in self._damaged and (path in readable or path.name.startswith(".")):
                 self.remove(path)
             elif self._is_ours(path):
                 self._keep_damaged(path)
-
-    def _write_pointer(self, name: str, text: str) -> None:
-        """Write a pointer or the index. Errors are only printed: resuming does not need it."""
-        try:
-            write_atomic(self.folder / name, text)
-        except OSError as error:
-            print_once(
-                f"{self.folder / name} can't be written ({error.strerror or error}); training continues, and the next checkpoint "
-                "writes it again."
-            )
 
     # --- folders of this run ---------------------------------------------------------------------------------------------
 

@@ -88,11 +88,6 @@ class Mixed:
     w: int
 
 @dataclass
-class SomeByName:
-    x: int = field(kw_only=True)
-    y: int
-
-@dataclass
 class OwnInit:
     x: int
     def __init__(self, other): ...
@@ -138,7 +133,7 @@ outer = Outer
 
 EXACT = [
     *("Plain", "Own", "Inherits", "Positional", "New", "NewFirst", "Parametrised", "OfParametrised", "Diamond", "Data", "MoreData"),
-    *("ByName", "Mixed", "SomeByName", "OwnInit", "Outer.Inner", "Outer.build", "Outer.make"),
+    *("ByName", "Mixed", "OwnInit", "Outer.Inner", "Outer.build", "Outer.make"),
     *("Outer.method", "OfOuter.build", "cached", "manager", "later", "plain", "branch", "JSONEncoder", "Alias", "outer.make"),
 ]  # fmt: skip
 

@@ -3,19 +3,16 @@
 <local disk>/<name>-<user id>/<run id>/00000230/   complete, not yet in the run folder
 <local disk>/<name>-<user id>/<run id>.rank-3/   rank 3's shard of a checkpoint that all ranks write, or all files of its program
 
-`stage.json` in the run folder records this path for recovery after a crash, when the variables that named the local disk may be gone.
-The record is used only if the path ends in the name, user id and run id of this run, and `files/removal.py` can prove that the folder
-is this run's: no link below the local disk, access for this user only, with the marker of the run.
+The folder is used only if `files/removal.py` can prove that it is this run's: no link below the local disk, access for this user only,
+with the marker of the run. After a crash, `checkpoints/recovery.py` finds it by `checkpoint.local` in the run's config.yaml.
 """
 
-import json
 import math
 import os
-import socket
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from train_anywhere.checkpoints.disk.manifest import (
     CheckpointInfo,
@@ -29,18 +26,16 @@ from train_anywhere.checkpoints.disk.manifest import (
     read_manifest,
     write_manifest,
 )
-from train_anywhere.files.atomic import make_folder, move, read_text, write_atomic
-from train_anywhere.files.node_disk import boot_id, run_folder_names
+from train_anywhere.files.atomic import move
+from train_anywhere.files.node_disk import boot_id
 from train_anywhere.files.removal import (
     NotOwnedError,
     OwnedFolder,
     check_owned,
     make_empty,
     make_owned,
-    print_once,
     remove,
 )
-from train_anywhere.runs.folder import RunDir
 
 
 @dataclass(frozen=True)
@@ -63,26 +58,13 @@ class Retention:
         valued = [s for s in saved if s.value is not None and math.isfinite(s.value)]
         return max(valued, key=lambda s: (sign * (s.value or 0.0), s.step), default=None)
 
-    def reasons(self, saved: Iterable[SavedCheckpoint]) -> dict[Path, list[str]]:
-        """Return the folder of each checkpoint to keep, with the reasons for keeping it."""
-        ordered = sorted(saved, key=lambda s: s.step)
+    def kept(self, saved: Iterable[SavedCheckpoint]) -> set[Path]:
+        """Return the folders of the checkpoints to keep."""
+        ordered, n = sorted(saved, key=lambda s: s.step), self.keep_every_n_epochs
+        ends = [s for s in ordered if n and s.batch == 0 and s.epoch and s.epoch % n == 0]
         best = self.best(ordered)
-        found = {s.path: self._reasons(s, ordered[-self.keep_last :], s is best) for s in ordered}
-        return {path: why for path, why in found.items() if why}
+        return {s.path for s in (*ordered[-self.keep_last :], *ends, *([best] if best else []))}
 
-    def _reasons(self, s: SavedCheckpoint, last: list[SavedCheckpoint], best: bool) -> list[str]:
-        n = self.keep_every_n_epochs
-        rules = {
-            "newest": s is last[-1],
-            f"one of the last {self.keep_last}": s in last and self.keep_last > 1,
-            f"best ({self.mode})": best,
-            f"end of an n-th epoch, n={n}": bool(n and s.batch == 0 and s.epoch and s.epoch % n == 0),
-        }
-        return [rule for rule, holds in rules.items() if holds]
-
-
-RECORD = "stage.json"
-"""File in `checkpoints/` with the path of the staging folder and the retention rule."""
 
 Write = Callable[[Path], None]
 """A function that writes the files of a checkpoint into a folder."""
@@ -167,50 +149,3 @@ class Staging:
     def _checkpoint(self, step: int, name: str) -> OwnedFolder:
         names, marker = (*self._place.names, name), ownership_marker(self.folder.name, step)
         return OwnedFolder(self._place.root, names, marker)
-
-
-def write_record(run: RunDir, staging: Staging, rule: Retention) -> None:
-    """Record in the run folder which node's disk may have its newest checkpoints."""
-    make_folder(run.checkpoints)
-    fields = {"host": socket.gethostname(), "folder": str(staging.folder), "rule": asdict(rule)}
-    write_atomic(run.checkpoints / RECORD, json.dumps(fields, indent=2) + "\n")
-
-
-def read_record(run: RunDir) -> tuple[Staging, Retention] | None:
-    """Return staging and rule of the run's newest attempt, if it trained on this node.
-
-    An invalid record is reported and ignored, and nothing that it names is touched.
-    """
-    record = run.checkpoints / RECORD
-    try:
-        fields = json.loads(read_text(record))
-        if fields["host"] != socket.gethostname():
-            return None
-        return _open_recorded(run, fields["folder"]), _parse_rule(**fields["rule"])
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        why = str(error) if isinstance(error, NotOwnedError) else "it is damaged"
-        print_once(f"{record} is ignored, and nothing that it names is touched: {why}.")
-        return None
-
-
-def _open_recorded(run: RunDir, folder: str) -> Staging:
-    """Return the staging folder at a recorded path. Raises NotOwnedError."""
-    path = Path(folder)
-    clean = path.is_absolute() and ".." not in path.parts and "\0" not in folder
-    if not clean or path.parts[-2:] != run_folder_names(run.path):
-        place = Path("<local disk>", *run_folder_names(run.path))
-        raise NotOwnedError(f"{folder} is not this run's staging folder, which is {place}")
-    staging = Staging(path)
-    if problem := staging.find_problem():
-        raise NotOwnedError(problem)
-    return staging
-
-
-def _parse_rule(mode: Any, keep_last: Any, keep_every_n_epochs: Any) -> Retention:
-    """Return the recorded rule. Raises ValueError for values that a configuration can't have."""
-    counts = [keep_last] if keep_every_n_epochs is None else [keep_last, keep_every_n_epochs]
-    if mode not in ("min", "max") or not all(type(n) is int and n >= 1 for n in counts):
-        raise ValueError("no such rule")
-    return Retention(mode, keep_last, keep_every_n_epochs)

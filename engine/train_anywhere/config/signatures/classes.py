@@ -1,11 +1,10 @@
 """Read the constructor of a class, through bases and `**kwargs`, and its literal attributes."""
 
 import ast
-import dataclasses
-import inspect
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from train_anywhere.config.signatures import names
 from train_anywhere.config.signatures.definition import NO_DEFAULT, Parameter
@@ -81,19 +80,18 @@ def dataclass_signature(mro: Mro) -> Signature | None:
     found = {base: call for base in mro if isinstance(base, SourceClass) and (call := _decorator(base))}
     if mro[0] not in found or _options(found[mro[0]]).get("init") is False:
         return None
-    made: type = object
-    try:
-        for base, call in reversed(found.items()):
-            made = dataclasses.make_dataclass(
-                "Made", _fields(base), bases=(made,), kw_only=_options(call).get("kw_only") is True
-            )
-    except (TypeError, ValueError):  # Python refuses it
-        return ANY_SIGNATURE
-    parameters = {}
-    for name, field in inspect.signature(made).parameters.items():
-        hint = read_hint(*field.annotation)
-        default = field.default[0] if isinstance(field.default, tuple) else NO_DEFAULT
-        parameters[name] = make_parameter(name, field.default is field.empty, hint, default)
+    parameters: dict[str, Parameter] = {}
+    for base in reversed(found):
+        for node in base.node.body:
+            if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+                continue
+            name, by_field = node.target.id, bool(node.value) and decorator_names([node.value]) == ["field"]
+            options = _options(node.value) if by_field else {"default": literal(node.value)}
+            if options.get("init") is False or NO_FIELD.match(ast.unparse(node.annotation)):
+                continue
+            required = node.value is None or not {"default", "default_factory"} & options.keys()
+            hint, default = read_hint(base.module, node.annotation), options.get("default", NO_DEFAULT)
+            parameters[name] = make_parameter(name, required, hint, default)
     functions = [
         (base.module, call.func if isinstance(call, ast.Call) else call) for base, call in found.items()
     ]
@@ -102,43 +100,18 @@ def dataclass_signature(mro: Mro) -> Signature | None:
     return Signature(parameters, not (own and known))
 
 
+NO_FIELD = re.compile(r"['\"]?([\w.]*\.)?(ClassVar|KW_ONLY)\b")
+"""Matches annotations in a dataclass that are no argument of its constructor."""
+
+
 def _decorator(place: SourceClass) -> ast.expr | None:
     nodes = place.node.decorator_list
     return next((node for node in nodes if decorator_names([node]) == ["dataclass"]), None)
 
 
-def _options(call: ast.expr) -> dict[str | None, Any]:
+def _options(call: ast.expr | None) -> dict[str | None, Any]:
     """Return the literal values of the keywords of `@dataclass(...)` or `field(...)`."""
     return {k.arg: literal(k.value) for k in call.keywords} if isinstance(call, ast.Call) else {}
-
-
-def _fields(place: SourceClass) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the fields for `make_dataclass`: the annotation's source as type, and `(default,)`."""
-    for node in place.node.body:
-        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
-            continue
-        annotation = node.annotation
-        outer = annotation.value if isinstance(annotation, ast.Subscript) else annotation
-        text = outer.value if isinstance(outer, ast.Constant) else ast.unparse(outer)
-        kind = (
-            str(text).split("[")[0].strip().rpartition(".")[2]
-        )  # ClassVar for typing.ClassVar, and in quotes
-        if kind == "InitVar" and isinstance(annotation, ast.Subscript):
-            annotation = annotation.slice
-        hint: Any = {"KW_ONLY": dataclasses.KW_ONLY, "ClassVar": ClassVar}.get(
-            kind, (place.module, annotation)
-        )
-        field = dataclasses.field(default=(literal(node.value),)) if node.value else dataclasses.field()
-        if node.value and decorator_names([node.value]) == ["field"]:
-            options = _options(node.value)
-            arguments: dict[str, Any] = {}
-            if {"default", "default_factory"} & options.keys():
-                arguments["default"] = (options.get("default", NO_DEFAULT),)
-            arguments |= {
-                str(k): v for k, v in options.items() if k in ("init", "kw_only") and isinstance(v, bool)
-            }
-            field = dataclasses.field(**arguments)
-        yield node.target.id, hint, field
 
 
 CLASS_DECORATORS = {

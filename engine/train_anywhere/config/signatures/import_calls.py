@@ -2,11 +2,11 @@
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from train_anywhere.config.signatures import names
-from train_anywhere.config.signatures.modules import SourceModule, blocks
+from train_anywhere.config.signatures.modules import Block, Scope, SourceModule, blocks, find_bindings
 from train_anywhere.config.signatures.names import SourceClass
 
 KINDS = {
@@ -22,9 +22,6 @@ KINDS = {
 METHODS = {"trainer": ("fit", "test", "validate", "predict"), "keras": ("fit",)}
 """Methods that run a loop, by the kind of their object; `LightningCLI(...)` runs one itself."""
 
-Objects = dict[str, str | None]
-"""The kinds of known variables."""
-
 
 class ImportCall(NamedTuple):
     """A call that runs when the file is imported.
@@ -39,68 +36,68 @@ class ImportCall(NamedTuple):
     trains: bool
 
 
-def find_import_calls(module: SourceModule) -> list[ImportCall]:
-    """Return the calls that train, or may train, when the module is imported."""
-    return [*_Reader(module).read(module.tree.body if module.tree else [], {}, True, 0)]
+def find_import_calls(
+    module: SourceModule, function: ast.FunctionDef | None = None, certain: bool = True, depth: int = 0
+) -> Iterator[ImportCall]:
+    """Yield the calls that train, or may train, when the module is imported, or when one of its functions is called."""
+    scope = module.scope
+    if function:
+        arguments: Scope = {one.arg: [] for one in ast.walk(function.args) if isinstance(one, ast.arg)}
+        scope = {**scope, **arguments, **find_bindings(function.body)}
 
-
-class _Reader:
-    def __init__(self, module: SourceModule) -> None:
-        self.module = module
-
-    def read(
-        self, body: Sequence[ast.stmt], objects: Objects, certain: bool, depth: int
-    ) -> Iterator[ImportCall]:
-        """Yield the calls of statements, and add their variables to `objects`."""
+    def read(body: Block, certain: bool) -> Iterator[ImportCall]:
         for node in body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 continue
             for child in ast.iter_child_nodes(node):
                 for call in _calls(child.context_expr if isinstance(child, ast.withitem) else child):
-                    yield from self._read_call(call, objects, certain, depth)
-            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                kind = self._kind(node.value, objects)
-                objects |= {target.id: kind for target in targets if isinstance(target, ast.Name)}
+                    yield from _judge(module, scope, call, certain, depth)
             for block, _, when in blocks(node):
                 if when in ("always", "maybe"):
-                    yield from self.read(block, objects, certain and when == "always", depth)
+                    yield from read(block, certain and when == "always")
 
-    def _read_call(self, call: ast.Call, objects: Objects, certain: bool, depth: int) -> Iterator[ImportCall]:
-        source, function = ast.unparse(call.func).splitlines()[0], call.func
-        made = ImportCall(source, call.lineno, certain)
-        if self._created_by(function) == "cli":
-            if not any(word.arg == "run" for word in call.keywords):
-                yield made
-        elif (names.imported_name(self.module, function) or "").endswith(".init_process_group"):
+    yield from read(function.body if function else module.tree.body if module.tree else [], certain)
+
+
+def _judge(
+    module: SourceModule, scope: Scope, call: ast.Call, certain: bool, depth: int
+) -> Iterator[ImportCall]:
+    """Yield the call if it may train, or those in the function of the module that it calls."""
+    function = call.func
+    made = ImportCall(ast.unparse(function).splitlines()[0], call.lineno, certain)
+    if _kind(module, scope, call) == "cli":
+        if not any(word.arg == "run" for word in call.keywords):
+            yield made
+    elif (names.imported_name(module, function) or "").endswith(".init_process_group"):
+        yield made._replace(trains=False)
+    elif isinstance(function, ast.Attribute):
+        kind = _kind(module, scope, function.value)
+        imported = isinstance(function.value, ast.Name) and any(
+            one.alias for one in scope.get(function.value.id, ())
+        )
+        if function.attr in METHODS.get(kind or "", ()):
+            yield made
+        elif function.attr == "fit" and kind is None and not imported:
             yield made._replace(trains=False)
-        elif isinstance(function, ast.Attribute):
-            kind, name = self._kind(function.value, objects), getattr(function.value, "id", None)
-            imported = name not in objects and any(one.alias for one in self.module.scope.get(name or "", ()))
-            if function.attr in METHODS.get(kind or "", ()):
-                yield made
-            elif function.attr == "fit" and kind is None and not imported:
-                yield made._replace(trains=False)
-        elif isinstance(function, ast.Name) and depth < 3:
-            called = next((one.node for one in self.module.scope.get(function.id, ())), None)
-            if isinstance(called, ast.FunctionDef):
-                arguments = {one.arg: None for one in ast.walk(called.args) if isinstance(one, ast.arg)}
-                known = certain and not called.decorator_list
-                yield from self.read(called.body, {**objects, **arguments}, known, depth + 1)
+    elif isinstance(function, ast.Name) and depth < 3:
+        called = next((one.node for one in module.scope.get(function.id, ())), None)
+        if isinstance(called, ast.FunctionDef):
+            yield from find_import_calls(module, called, certain and not called.decorator_list, depth + 1)
 
-    def _kind(self, value: ast.expr, objects: Objects) -> str | None:
-        """Return the kind of object of an expression."""
-        if isinstance(value, ast.Name):
-            return objects.get(value.id)
-        return self._created_by(value.func) if isinstance(value, ast.Call) else None
 
-    def _created_by(self, function: ast.expr) -> str | None:
-        dotted = [names.imported_name(self.module, function) or ""]
-        several = self.module.scope.get(function.id, ()) if isinstance(function, ast.Name) else ()
-        if several and isinstance(node := several[0].node, ast.ClassDef):
-            mro = names.mro(SourceClass(self.module, node, node.name))
-            dotted = [base if isinstance(base, str) else base.name for base in mro]
-        return next((kind for kind, made in KINDS.items() if any(map(made.fullmatch, dotted))), None)
+def _kind(module: SourceModule, scope: Scope, value: ast.expr | None) -> str | None:
+    """Return the kind of object of a variable or a call."""
+    if isinstance(value, ast.Name):
+        given = [one.value for one in scope.get(value.id, ()) if isinstance(one.value, ast.Call)]
+        return _kind(module, scope, given[0]) if given else None
+    if not isinstance(value, ast.Call):
+        return None
+    dotted = [names.imported_name(module, value.func) or ""]
+    several = module.scope.get(value.func.id, ()) if isinstance(value.func, ast.Name) else ()
+    if several and isinstance(node := several[0].node, ast.ClassDef):
+        mro = names.mro(SourceClass(module, node, node.name))
+        dotted = [base if isinstance(base, str) else base.name for base in mro]
+    return next((kind for kind, made in KINDS.items() if any(map(made.fullmatch, dotted))), None)
 
 
 def _calls(expression: ast.AST) -> Iterator[ast.Call]:

@@ -147,7 +147,7 @@ REPLACED = ("metrics.csv", "lock")
 ALL = ".*"
 INSIDE = {
     **dict.fromkeys(("monitor", "debug", "profile", "ranks", "mlruns"), ALL),
-    "checkpoints": r"index\.json|newest|best|stage\.json|\.run-marker",
+    "checkpoints": r"newest|best|\.run-marker",
     "tensorboard": r"events\.out\..*",
     "wandb": r"(?!latest-run$|debug.*\.log$).*",  # links that W&B makes
 }
