@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.config.command.compose import CONFIGS, list_groups
-from train_anywhere.config.command.yaml_files import default_choices, read_mapping
+from train_anywhere.config.command.yaml_files import read_mapping
 from train_anywhere.config.keys import CUSTOM, SINGLE_GROUPS
 from train_anywhere.files import ROOT
 from train_anywhere.testing.plugin import FRAMEWORKS
@@ -50,7 +50,11 @@ def with_others() -> set[str]:
 def in_other_numbers() -> set[str]:
     """Choices that inherit from another of their group, such as larger models."""
     known = ((g, c, read_mapping(CONFIGS / g / f"{c}.yaml")) for g in SINGLE_GROUPS for c in list_groups()[g])
-    return {f"{group}={choice}" for group, choice, tree in known if set(default_choices(tree)) - {"_self_"}}
+    return {
+        f"{group}={choice}"
+        for group, choice, tree in known
+        if {e for e in tree.get("defaults") or [] if isinstance(e, str)} - {"_self_"}
+    }
 
 
 def lines(slow: bool) -> list[str]:

@@ -3,10 +3,7 @@
 import datetime
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
-
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from typing import Annotated, Literal
 
 from train_anywhere.config.limits import Items, Range
 from train_anywhere.config.strict import Choice, build, describe, did_you_mean
@@ -121,29 +118,6 @@ def test_rules_are_applied_and_an_allowed_value_takes_the_place() -> None:
     assert made == Limited(1.0, 1)
     for size in ("auto", None, 8):
         assert build(Limited, {"rate": 1, "size": size}, []) == Limited(1.0, size)
-
-
-SCALARS = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text()
-    | st.binary()
-    | st.dates()
-    | st.datetimes()
-)
-KEYS = st.sampled_from([*GOOD, "name", "rate", "sizes", "depth"]) | st.text() | st.integers() | st.none()
-TREES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner), max_leaves=4)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.dictionaries(KEYS, TREES, max_size=6))
-def test_any_tree_is_built_or_refused_in_sentences(tree: dict[Any, Any]) -> None:
-    problems: list[str] = []
-    made = build(Outer, {**GOOD, **tree}, problems)
-    assert made is not None or problems
-    assert all(p.endswith((".", "?")) for p in problems)
 
 
 def test_a_value_out_of_range_is_reported_and_replaced() -> None:

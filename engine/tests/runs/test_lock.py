@@ -141,12 +141,6 @@ def test_the_heartbeat_counts_when_nothing_else_shows_who_lives(
         pass
 
 
-def test_a_half_written_lock_is_taken_over(run: RunDir) -> None:
-    (run.path / "lock").write_text("")
-    with RunLock(run):
-        pass
-
-
 def test_a_lock_that_changed_hands_meanwhile_is_put_back(run: RunDir) -> None:
     left_behind(run, pid=1)
     ours = RunLock(run)
@@ -156,8 +150,8 @@ def test_a_lock_that_changed_hands_meanwhile_is_put_back(run: RunDir) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ['{"host": 1}', "[]", "[" * 100_000, json.dumps({**identity({}), "pid": "1", "job": ["x"]})],
-    ids=["a key only", "a list", "brackets", "other types"],
+    ["", '{"host": 1}', "[]", "[" * 100_000, json.dumps({**identity({}), "pid": "1", "job": ["x"]})],
+    ids=["half written", "a key only", "a list", "brackets", "other types"],
 )
 @pytest.mark.quick("a key only")
 def test_a_damaged_lock_is_taken_over(run: RunDir, text: str) -> None:

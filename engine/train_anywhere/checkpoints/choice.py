@@ -28,24 +28,21 @@ def choose(run: RunDir, which: str | int, checksums: bool = True) -> SavedCheckp
 
     `which` is a step, "newest", or "best", which is the newest if no value was measured. Without `checksums` only sizes are compared.
     """
+    section = read_frozen(run).get("checkpoint")
+    mode = section.get("mode") if isinstance(section, dict) else None
+    store = CheckpointStore(run.checkpoints, "max" if mode == "max" else "min", keep_last=1)
     try:
-        return _find(run, which, checksums)
+        if isinstance(which, int) or which.isdigit():
+            return _find_step(run, store, int(which), checksums)
+        if checksums:
+            found = (store.best() if which == "best" else None) or store.newest_good()
+        else:
+            whole = (s for s in reversed(store.all()) if find_damage(s.path, checksums=False) is None)
+            found = next(whole, None)
     except OSError as error:
         raise CheckpointError(
             f"the checkpoints in {run.checkpoints} can't be read ({error.strerror or error})."
         ) from error
-
-
-def _find(run: RunDir, which: str | int, checksums: bool) -> SavedCheckpoint:
-    section = read_frozen(run).get("checkpoint")
-    mode = section.get("mode") if isinstance(section, dict) else None
-    store = CheckpointStore(run.checkpoints, "max" if mode == "max" else "min", keep_last=1)
-    if isinstance(which, int) or which.isdigit():
-        return _find_step(run, store, int(which), checksums)
-    if checksums:
-        found = (store.best() if which == "best" else None) or store.newest_good()
-    else:
-        found = next((s for s in reversed(store.all()) if find_damage(s.path, checksums=False) is None), None)
     if found is None:
         raise CheckpointError(_none_message(run))
     return found

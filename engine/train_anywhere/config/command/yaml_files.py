@@ -179,13 +179,6 @@ def yaml_sentence(error: Exception, path: str | None = None) -> str:
     return f"{name}{f', line {mark.line + 1}' if mark else ''}: {clearer}."
 
 
-def default_choices(tree: dict[str, Any]) -> list[str]:
-    """Return the files of its group that a file names in its defaults."""
-    defaults = tree.get("defaults")
-    entries = defaults if isinstance(defaults, list) else []
-    return [e.removesuffix(".yaml") for e in entries if isinstance(e, str)]
-
-
 def choice_problem(path: Path, keys: Collection[str]) -> str | None:
     """Return what is wrong with the file of one choice of a group, apart from its values."""
     try:
@@ -195,7 +188,7 @@ def choice_problem(path: Path, keys: Collection[str]) -> str | None:
         return error.problems[0]
     if not isinstance(tree.get("defaults", []), list):
         return f"{path}: defaults must be a list, one `- group: choice` per line."
-    if path.stem in default_choices(tree):
+    if path.stem in [str(entry).removesuffix(".yaml") for entry in tree.get("defaults", [])]:
         return f"{path} names itself among its defaults; remove that line."
     if problem := HEADER in text and section_problem(path, tree):
         return problem

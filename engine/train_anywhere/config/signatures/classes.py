@@ -77,7 +77,8 @@ def _refuses(node: ast.If, name: str) -> bool:
 
 def dataclass_signature(mro: Mro) -> Signature | None:
     """Return the constructor that `@dataclass` generates. None if it generates none."""
-    found = {base: call for base in mro if isinstance(base, SourceClass) and (call := _decorator(base))}
+    classes = [base for base in mro if isinstance(base, SourceClass)]
+    found = {c: d for c in classes for d in c.node.decorator_list if decorator_names([d]) == ["dataclass"]}
     if mro[0] not in found or _options(found[mro[0]]).get("init") is False:
         return None
     parameters: dict[str, Parameter] = {}
@@ -96,17 +97,12 @@ def dataclass_signature(mro: Mro) -> Signature | None:
         (base.module, call.func if isinstance(call, ast.Call) else call) for base, call in found.items()
     ]
     own = all(names.imported_name(*function) == "dataclasses.dataclass" for function in functions)
-    known = all(isinstance(base, SourceClass) or base.startswith(("typing.", "abc.")) for base in mro)
+    known = all(base in classes or str(base).startswith(("typing.", "abc.")) for base in mro)
     return Signature(parameters, not (own and known))
 
 
 NO_FIELD = re.compile(r"['\"]?([\w.]*\.)?(ClassVar|KW_ONLY)\b")
 """Matches annotations in a dataclass that are no argument of its constructor."""
-
-
-def _decorator(place: SourceClass) -> ast.expr | None:
-    nodes = place.node.decorator_list
-    return next((node for node in nodes if decorator_names([node]) == ["dataclass"]), None)
 
 
 def _options(call: ast.expr | None) -> dict[str | None, Any]:

@@ -86,18 +86,15 @@ def load_yaml(text: str) -> Any:
 def read_overrides(run: RunDir) -> list[str]:
     """Return the overrides in overrides.txt. Raises CheckpointError if it is damaged."""
     try:
-        return split_overrides(read_text(run.overrides))
+        # indented lines continue a value
+        lines = re.split(r"\r?\n(?! )", read_text(run.overrides))
     except OSError as error:
         raise CheckpointError(
             f"{run.overrides} can't be read ({error.strerror or error}); {_remedy(run)}"
         ) from error
     except ValueError as error:
         raise CheckpointError(f"{run.overrides} is damaged (not UTF-8); {_remedy(run)}") from error
-
-
-def split_overrides(text: str) -> list[str]:
-    """Return the overrides in the text of overrides.txt, in which indented lines continue a value."""
-    return [line.replace("\n ", "\n") for line in re.split(r"\r?\n(?! )", text) if line]
+    return [line.replace("\n ", "\n") for line in lines if line]
 
 
 def typed_overrides(run: RunDir) -> list[str] | None:
