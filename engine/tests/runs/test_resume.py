@@ -21,6 +21,7 @@ from train_anywhere.runs.reopen.resume import (
     move_aside,
     move_back,
 )
+from train_anywhere.runs.reopen.trust import remember
 
 Make = Callable[..., tuple[Config, RunDir]]
 
@@ -72,6 +73,7 @@ def test_a_run_of_an_earlier_commit_whose_keys_became_strings_resumes(make_run: 
     tree = yaml.safe_load(run.config.read_text())
     tree["task"] |= {"weights": {"0": 1.0, "1": 5.0}, "names": {"0": "cat"}}
     run.config.write_text(yaml.safe_dump(tree))
+    remember(run.path)
     frozen = {
         "name": "custom",
         "_target_": "builtins.dict",

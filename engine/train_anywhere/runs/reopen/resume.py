@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from train_anywhere.config.checks.strategy_table import SHARDED_STRATEGIES
-from train_anywhere.config.command.compose import compose, list_groups, quote_value
+from train_anywhere.config.command.compose import compose, list_groups, parse_override, quote_value
 from train_anywhere.config.keys import flatten, unflatten
 from train_anywhere.config.limits import duration_seconds
 from train_anywhere.config.schema import Config
@@ -34,7 +34,7 @@ from train_anywhere.runs.reopen.frozen import (
     read_overrides,
     refuse_damaged,
 )
-from train_anywhere.runs.reopen.trust import RESOLVER, refuse_untrusted
+from train_anywhere.runs.reopen.trust import is_own, refuse_untrusted
 from train_anywhere.runs.summary import display_path, format_summary, train_command
 
 FIXED_KEYS = (
@@ -47,7 +47,8 @@ FIXED_KEYS = (
 def load_saved_overrides(arguments: Sequence[str]) -> list[str]:
     """Return the overrides of the run that `resume=...` names. Empty without it.
 
-    Put before the new overrides, they select the same config groups, and the new ones take precedence.
+    Put before the new overrides, they select the same config groups, and the new ones take precedence. Of a run that this user has
+    not run and does not trust, only choices of config groups are composed: other overrides could read the environment.
 
     Raises:
         ConfigError: the new overrides choose another model, data set or optimizer.
@@ -74,16 +75,8 @@ def load_saved_overrides(arguments: Sequence[str]) -> list[str]:
     ]
     if problems:
         raise ConfigError(*problems)
-    if not any(a.lstrip("+").lower() == "trust=true" for a in arguments):
-        _refuse_foreign_lines(run, saved, arguments)
-    return saved
-
-
-def _refuse_foreign_lines(run: RunDir, saved: Sequence[str], typed: Sequence[str]) -> None:
-    """Check the overrides before they are composed, which reads the environment."""
-    if lines := [line for line in saved if line not in typed and RESOLVER.search(line)]:
-        known = flatten(compose(select_group_choices(saved)))
-        refuse_untrusted(run.path, flatten(read_frozen(run)), known, lines=lines)
+    trusted = is_own(run.path) or any(a.lstrip("+").lower() == "trust=true" for a in arguments)
+    return saved if trusted else select_group_choices(saved)
 
 
 def select_group_choices(saved: Sequence[str]) -> list[str]:
@@ -116,25 +109,21 @@ def read_run_overrides(run: RunDir) -> list[str]:
 
 def _parse(line: str, where: str) -> Any:
     """Parse one override. Raises ConfigError."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    try:
-        return OverridesParser.create().parse_override(line)
-    except HydraException as error:
-        raise ConfigError(f"{where}: {line!r} is not of the form key=value.") from error
+    if override := parse_override(line):
+        return override
+    raise ConfigError(f"{where}: {line!r} is not of the form key=value.")
 
 
 def merge_resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]) -> dict[str, Any]:
     """Return the run's frozen configuration with the changes that this command makes.
 
-    `tree` is composed of `overrides`: the run's own ones, then those of this command. A change is a difference between `tree` and what the
-    run's own overrides compose to now. So a default that was edited since the run started does not change the run. Raises ConfigError: a
+    `tree` is composed of `overrides`: those of `load_saved_overrides`, then those of this command. A change is a difference between `tree`
+    and what the former compose to now. So a default that was edited since the run started does not change the run. Raises ConfigError: a
     key in `FIXED_KEYS` changes, or the run folder brings an untrusted value, see `trust.py`.
     """
-    frozen, saved = flatten(read_frozen(run)), read_run_overrides(run)
-    if not tree["trust"]:
-        _refuse_foreign_lines(run, saved, overrides[len(saved) :])
+    frozen, lines = flatten(read_frozen(run)), read_run_overrides(run)
+    choices = select_group_choices(lines)
+    saved = next(some for some in (lines, choices, []) if list(overrides[: len(some)]) == some)
     before, after = flatten(compose(saved)), flatten(tree)
     changed = {k: v for k, v in after.items() if k not in before or before[k] != v}
     gone = [k for k in before if k not in after]
@@ -152,9 +141,8 @@ def merge_resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]
     merged |= changed | {k: after[k] for k in COMMAND_KEYS}
     if not tree["trust"]:
         # this command's own overrides, and of the run folder's only those that choose config groups of this project
-        typed = overrides[len(saved) :] if list(overrides[: len(saved)]) == list(saved) else []
-        words = [w for w in typed if not w.startswith("-")]
-        known = flatten(compose([*select_group_choices(saved), *words]))
+        words = [w for w in overrides[len(saved) :] if not w.startswith("-")]
+        known = flatten(compose([*choices, *words]))
         # typed after --, so it is not among the overrides
         known |= {k: changed[k] for k in ("program.command", "program.copied") if k in changed}
         refuse_untrusted(run.path, merged, known)

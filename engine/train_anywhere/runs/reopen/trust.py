@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.machinery import all_suffixes
 from pathlib import Path
@@ -49,9 +49,6 @@ RECORD = "trusted"
 VARIABLE = re.compile(r"\$\{|(?<!\\)\$\w")
 """Matches a part of a value that is replaced by an environment variable."""
 
-RESOLVER = re.compile(r"\A(?!note=).*\$\{.*:", re.DOTALL)
-"""Matches an override of which OmegaConf computes a part, such as from the environment or the clock; a note is text."""
-
 
 def find_outward_values(flat: Mapping[str, Any], training: bool = True) -> list[str]:
     """Return the keys of a configuration whose values may run code, or affect or read anything outside the run folder.
@@ -80,23 +77,18 @@ def _is_number(value: Any) -> bool:
 
 
 def refuse_untrusted(
-    folder: Path,
-    flat: Mapping[str, Any],
-    known: Mapping[str, Any],
-    training: bool = True,
-    lines: Sequence[str] = (),
+    folder: Path, flat: Mapping[str, Any], known: Mapping[str, Any], training: bool = True
 ) -> None:
     """Refuse values that only the run folder has, unless this user has run it from there as it is.
 
-    `flat` is the configuration to run, `known` what this project and the command line compose without the run folder, and `lines` are
-    overrides that read the environment. With `trust=true` the caller does not call this function.
+    `flat` is the configuration to run, and `known` what this project and the command line compose without the run folder. With
+    `trust=true` the caller does not call this function.
 
     Raises:
         ConfigError: one sentence for each value.
     """
     outward = find_outward_values(flat, training)
-    found = [f"{line!r} in overrides.txt" for line in lines]
-    found += [f"{k}={flat[k]!r}" for k in outward if not _same(k, flat[k], known.get(k))]
+    found = [f"{k}={flat[k]!r}" for k in outward if not _same(k, flat[k], known.get(k))]
     if found and not is_own(folder):
         end = "which would run as you and is not in this project's configuration: read it, and add trust=true to run it."
         raise ConfigError(*(f"the run folder {folder} brings {value}, {end}" for value in found))
