@@ -17,7 +17,7 @@ def write_project(folder: Path, mine: str = "", **others: str) -> Callable[[str]
         file = folder / f"{name.replace('__in__', '/')}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(source)
-    return lambda dotted: read(dotted, roots=[folder])
+    return lambda dotted: read(dotted, folder)
 
 
 def each_in_a_project(

@@ -142,7 +142,7 @@ def test_the_same_as_an_import_shows(tmp_path: Path, monkeypatch: pytest.MonkeyP
     module = f"sample_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{module}.py").write_text(SAMPLE)
     monkeypatch.syspath_prepend(tmp_path)
-    read_names = {name: read(f"{module}.{name}", [tmp_path]) for name in EXACT}
+    read_names = {name: read(f"{module}.{name}", tmp_path) for name in EXACT}
     assert module not in sys.modules
     imported = importlib.import_module(module)
     for name, found in read_names.items():

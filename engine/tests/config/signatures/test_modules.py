@@ -24,13 +24,13 @@ from train_anywhere.config.signatures.modules import Modules
 def test_a_file_of_the_project_that_is_not_python(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "mine.py").write_bytes(content)
     with pytest.raises(TargetError) as refused:
-        read("mine.f", [tmp_path])
+        read("mine.f", tmp_path)
     assert words in str(refused.value)
 
 
 def test_a_declared_encoding(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_bytes("# coding: latin-1\ndef f(a='é'): ...".encode("latin-1"))
-    assert read("mine.f", [tmp_path]).parameters["a"].default == "é"
+    assert read("mine.f", tmp_path).parameters["a"].default == "é"
 
 
 def test_broken_files_of_the_environment_and_compiled_ones_are_unreadable(
@@ -61,16 +61,16 @@ def test_broken_files_of_the_environment_and_compiled_ones_are_unreadable(
 def test_a_folder_without_init_has_its_modules_only(tmp_path: Path) -> None:
     (tmp_path / "space" / "inner").mkdir(parents=True)
     (tmp_path / "space" / "inner" / "mine.py").write_text("def f(a): ...")
-    assert list(read("space.inner.mine.f", [tmp_path]).parameters) == ["a"]
+    assert list(read("space.inner.mine.f", tmp_path).parameters) == ["a"]
     with pytest.raises(TargetError, match="space has no other"):
-        read("space.other", [tmp_path])
+        read("space.other", tmp_path)
 
 
 def test_the_project_comes_before_the_environment(tmp_path: Path) -> None:
     (tmp_path / "yaml.py").write_text("def mine(a): ...")
     (tmp_path / "keras").mkdir()  # a folder of that name is not a package
-    assert read("yaml.mine", [tmp_path]).file == tmp_path / "yaml.py"
-    assert read("keras.optimizers.Lion", [tmp_path]).kind == "class"
+    assert read("yaml.mine", tmp_path).file == tmp_path / "yaml.py"
+    assert read("keras.optimizers.Lion", tmp_path).kind == "class"
 
 
 def test_an_editable_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

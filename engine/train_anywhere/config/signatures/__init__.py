@@ -16,7 +16,6 @@ import difflib
 import functools
 import keyword
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from train_anywhere.config.signatures import names
@@ -45,20 +44,15 @@ TYPING_ERROR = 0.75
 """Similarity from which an unknown package counts as a typing error; timm and timeit have 0.6, torchvision and torchgen 0.7."""
 
 
-def read(dotted: str, roots: Sequence[Path] = (ROOT,)) -> Definition:
+@functools.cache
+def read(dotted: str, root: Path = ROOT) -> Definition:
     """Return the definition of a dotted name according to its source.
 
     `dotted` is a name such as `mine.Network`, or `mine.Network.build` for a method of a class. Each is read once per process.
 
     Raises TargetError: the class or function does not exist, or a file of the project is not valid Python.
     """
-    return _read(dotted, tuple(roots))
-
-
-@functools.cache
-def _read(dotted: str, roots: tuple[Path, ...]) -> Definition:
-    parts = _split_name(dotted)
-    modules = _modules(roots)
+    parts, modules = _split_name(dotted), _modules(root)
     try:
         module = modules.find(parts[0])
         if module is None:
@@ -88,7 +82,7 @@ def read_import_calls(dotted: str) -> list[tuple[str, ImportCall]]:
 
     Raises TargetError: as `read`.
     """
-    modules, parts = _modules((ROOT,)), _split_name(dotted)
+    modules, parts = _modules(ROOT), _split_name(dotted)
     places = [parts[:length] for length in range(1, len(parts))] + [read(dotted).name.split(".")[:-1]]
     found = {".".join(place): modules.find(".".join(place)) for place in places if place}
     return [
@@ -106,8 +100,8 @@ def _is_users(module: SourceModule) -> bool:
 
 
 @functools.cache
-def _modules(roots: tuple[Path, ...]) -> Modules:
-    return Modules(roots)
+def _modules(root: Path) -> Modules:
+    return Modules([root])
 
 
 def _split_name(dotted: str) -> list[str]:
