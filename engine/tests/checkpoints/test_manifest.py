@@ -44,7 +44,7 @@ def source(tmp_path: Path) -> Path:
 def test_a_copy_is_checksummed_on_the_way(source: Path, tmp_path: Path) -> None:
     target, pauses = tmp_path / "target", []
     target.mkdir()
-    files = copy_files(source, target, lambda: pauses.append(1))
+    files = copy_files(load_manifest(source), target, lambda: pauses.append(1))
     for name in ("empty", "shards/small", "large"):
         data = (target / name).read_bytes()
         assert data == (source / name).read_bytes()

@@ -15,10 +15,8 @@ import pytest
 import torch
 
 from train_anywhere.checkpoints.disk.manifest import (
-    INFO_FIELDS,
-    CheckpointInfo,
     flush_files,
-    read_manifest,
+    load_manifest,
     write_manifest,
 )
 from train_anywhere.training.lightning.checkpoint.shards import CLASSES, ShardReader
@@ -138,9 +136,7 @@ def plant(run: Path, proof: Path) -> list[str]:
         state["rank_states"] = [torch.frombuffer(old, dtype=torch.uint8)]
         torch.save(state, folder / "model.ckpt")
         planted = ["more than tensors"]
-    manifest = read_manifest(folder)
-    info = CheckpointInfo(**{name: manifest[name] for name in INFO_FIELDS})
-    write_manifest(folder, info, flush_files(folder))
+    write_manifest(folder, load_manifest(folder), flush_files(folder))
     return planted
 
 

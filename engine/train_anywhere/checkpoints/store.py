@@ -105,11 +105,11 @@ class CheckpointStore:
 
     def publish(self, source: Path, pause: Callable[[], None] = lambda: None) -> SavedCheckpoint:
         """Copy a checkpoint into this folder, with `pause` between chunks. Raises OSError."""
-        info = load_manifest(source)
-        temporary = self.make_temporary(info.step)
+        saved = load_manifest(source)
+        temporary = self.make_temporary(saved.step)
         try:
-            write_manifest(temporary, info, copy_files(source, temporary, pause))
-            return self._install(temporary, info.step)
+            write_manifest(temporary, saved, copy_files(saved, temporary, pause))
+            return self._install(temporary, saved.step)
         except OSError:
             self.remove(temporary)
             raise

@@ -4,7 +4,6 @@ A manifest names each file with its size and, if the checkpoint is in the run fo
 """
 
 import hashlib
-import json
 import math
 import os
 import re
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from train_anywhere.files.atomic import dumps, open_file, read_text, write_atomic
+from train_anywhere.files.atomic import dumps, loads, open_file, read_text, write_atomic
 from train_anywhere.files.copy_files import CHUNK, sync_folder, write_all
 from train_anywhere.files.removal import MARKER
 from train_anywhere.runs.folder import FORMAT
@@ -42,13 +41,6 @@ class CheckpointInfo:
     seconds: float = field(default=0.0, kw_only=True)
 
 
-@dataclass(frozen=True)
-class SavedCheckpoint(CheckpointInfo):
-    """A complete checkpoint in the folder `path`."""
-
-    path: Path
-
-
 INFO_FIELDS = tuple(CheckpointInfo.__dataclass_fields__)
 """Names of the fields in a manifest."""
 
@@ -56,6 +48,23 @@ MANIFEST = "manifest.json"
 
 Files = dict[str, dict[str, Any]]
 """Size and sha256 of each file by its path in the checkpoint's folder."""
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint(CheckpointInfo):
+    """A complete checkpoint in the folder `path`.
+
+    Attributes:
+        boot: `boot_id()` of the node on whose disk it is; None in the run folder.
+    """
+
+    path: Path
+    files: Files = field(default_factory=dict, kw_only=True, compare=False)
+    boot: str | None = field(default=None, kw_only=True, compare=False)
+
+
+class OtherVersionError(ValueError):
+    """A checkpoint that another version of this project has written."""
 
 
 def write_manifest(folder: Path, info: CheckpointInfo, files: Files, **more: str) -> None:
@@ -66,15 +75,25 @@ def write_manifest(folder: Path, info: CheckpointInfo, files: Files, **more: str
     write_atomic(folder / MANIFEST, dumps(content))
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest of the checkpoint in `folder`. Raises OSError, ValueError."""
-    try:
-        manifest: dict[str, Any] = json.loads(read_text(folder / MANIFEST))
-    except RecursionError as error:
-        raise ValueError(f"{folder / MANIFEST} is not a manifest") from error
+def load_manifest(folder: Path) -> SavedCheckpoint:
+    """Return the checkpoint in `folder` from its manifest. Raises OSError, ValueError."""
+    manifest: Any = loads(read_text(folder / MANIFEST))
     if not isinstance(manifest, dict) or not _are_files(manifest.get("files")):
         raise ValueError(f"{folder / MANIFEST} is not a manifest")
-    return manifest
+    if (found := manifest.get("format")) != FORMAT:
+        raise OtherVersionError(f"another version of this project wrote it: format {found}, not {FORMAT}")
+    try:
+        known = {name: manifest[name] for name in (*INFO_FIELDS, "files")}
+    except KeyError as missing:
+        raise ValueError(f"{folder / MANIFEST} has no {missing}") from missing
+    saved = SavedCheckpoint(path=folder, boot=manifest.get("boot"), **known)
+    position = (saved.step, saved.epoch, saved.batch)
+    metrics = saved.metrics.values() if isinstance(saved.metrics, dict) else [None]
+    numbers = [*metrics, saved.value or 0.0, saved.seconds]
+    valid_position = all(type(n) is int and n >= 0 for n in position)
+    if not valid_position or not all(type(n) in (int, float) for n in numbers):
+        raise ValueError(f"{folder / MANIFEST} has values that no checkpoint has")
+    return saved
 
 
 def _are_files(files: object) -> bool:
@@ -84,24 +103,6 @@ def _are_files(files: object) -> bool:
     paths = (PurePosixPath(name) for name in files)
     inside = all(path.parts and not path.is_absolute() and ".." not in path.parts for path in paths)
     return inside and all(isinstance(f, dict) and type(f.get("size")) is int for f in files.values())
-
-
-def load_manifest(folder: Path) -> SavedCheckpoint:
-    """Return the checkpoint in `folder` from its manifest. Raises OSError, ValueError."""
-    manifest = read_manifest(folder)
-    if manifest.get("format") != FORMAT:
-        raise ValueError(f"{folder / MANIFEST} is from another version of this project")
-    try:
-        saved = SavedCheckpoint(path=folder, **{name: manifest[name] for name in INFO_FIELDS})
-    except KeyError as missing:
-        raise ValueError(f"{folder / MANIFEST} has no {missing}") from missing
-    position = (saved.step, saved.epoch, saved.batch)
-    metrics = saved.metrics.values() if isinstance(saved.metrics, dict) else [None]
-    numbers = [*metrics, saved.value or 0.0, saved.seconds]
-    valid_position = all(type(n) is int and n >= 0 for n in position)
-    if not valid_position or not all(type(n) in (int, float) for n in numbers):
-        raise ValueError(f"{folder / MANIFEST} has values that no checkpoint has")
-    return saved
 
 
 def folder_name(step: int) -> str:
@@ -142,17 +143,17 @@ def flush_files(folder: Path) -> Files:
     return files
 
 
-def copy_files(source: Path, target: Path, pause: Callable[[], None]) -> Files:
-    """Copy and flush the files of `source`, and return their sizes and checksums.
+def copy_files(saved: SavedCheckpoint, target: Path, pause: Callable[[], None]) -> Files:
+    """Copy and flush the files of a checkpoint, and return their sizes and checksums.
 
     `pause` is called before each chunk, so that more urgent work can run. Raises OSError, also for a file of another size.
     """
     files: Files = {}
-    for name, known in read_manifest(source)["files"].items():
+    for name, known in saved.files.items():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
-        files[name] = copy_file(source / name, target / name, pause)
+        files[name] = copy_file(saved.path / name, target / name, pause)
         if files[name]["size"] != known["size"]:
-            raise OSError(f"{source / name} has {files[name]['size']} bytes instead of {known['size']}")
+            raise OSError(f"{saved.path / name} has {files[name]['size']} bytes instead of {known['size']}")
     sync_folder(target)
     return files
 
@@ -174,13 +175,12 @@ def copy_file(source: Path, target: Path, pause: Callable[[], None] = lambda: No
 def find_damage(folder: Path, checksums: bool = True) -> str | None:
     """Return what is wrong with a checkpoint, or None. Without `checksums` compare sizes."""
     try:
-        manifest = read_manifest(folder)
-        if manifest.get("format") != FORMAT:
-            return f"another version of this project wrote it: format {manifest.get('format')}, not {FORMAT}"
-        load_manifest(folder)
+        saved = load_manifest(folder)
+    except OtherVersionError as error:
+        return str(error)
     except (OSError, ValueError):
         return "no readable manifest.json"
-    for name, expected in manifest["files"].items():
+    for name, expected in saved.files.items():
         try:
             if _differs(folder / name, expected if checksums else {"size": expected["size"]}):
                 return f"{name} does not match its checksum"

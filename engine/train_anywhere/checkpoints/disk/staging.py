@@ -23,7 +23,6 @@ from train_anywhere.checkpoints.disk.manifest import (
     load_manifest,
     ownership_marker,
     parse_step,
-    read_manifest,
     write_manifest,
 )
 from train_anywhere.files.atomic import move
@@ -110,9 +109,9 @@ class Staging:
         folders = [
             p for p in self.folder.iterdir() if parse_step(p.name) is not None and p not in self._stays
         ]
-        good = [p for p in folders if find_damage(p) is None and read_manifest(p).get("boot") == boot_id()]
-        found = [load_manifest(p) for p in good]
-        return sorted((s for s in found if s.step == parse_step(s.path.name)), key=lambda s: s.step)
+        found = [load_manifest(p) for p in folders if find_damage(p) is None]
+        good = [s for s in found if s.boot == boot_id() and s.step == parse_step(s.path.name)]
+        return sorted(good, key=lambda s: s.step)
 
     def drop(self, path: Path) -> None:
         """Remove a checkpoint. `list_complete` no longer lists it, even if it can't be removed."""
