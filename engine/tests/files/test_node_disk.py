@@ -80,6 +80,7 @@ def test_room_is_checked_before_anything_is_written(small_disk: Path) -> None:
     with pytest.raises(NoSpaceError, match="are needed"):
         provide(small_disk, "thing", lambda folder: pytest.fail("it was begun"), 1, 100_000)
     assert made(small_disk)
+    os.close(node_disk._users_locks.pop())  # else the disk can't be unmounted
 
 
 def test_a_disk_that_fills_up_leaves_nothing(small_disk: Path) -> None:

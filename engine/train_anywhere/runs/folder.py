@@ -216,7 +216,10 @@ def create(results: Path, name: str, run_id: str | None = None) -> RunDir:
             discard(RunDir(path))
             raise
     except OSError as error:
-        raise CheckpointError(_no_folder_message(results / name, error)) from error
+        why = error.strerror or error
+        raise CheckpointError(
+            f"no run folder can be made in {results / name} ({why}); name another one with paths.results=..."
+        ) from error
     return run
 
 
@@ -235,18 +238,6 @@ def no_empty_folders(folder: Path) -> Iterator[None]:
 def new_run_id() -> str:
     """Return a new run id, such as 20261120-101502-a1b2: the time and random digits."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
-
-
-def _no_folder_message(folder: Path, error: OSError) -> str:
-    """Return the message for a run folder that can't be made below `folder`."""
-    for path in (folder, *folder.parents):
-        if path.is_symlink() and not path.exists():
-            return (
-                f"no run folder can be made in {folder}: {path} is a link to {os.readlink(path)}, which does not exist; "
-                "make that folder, or name another one with paths.results=..."
-            )
-    why = error.strerror or error
-    return f"no run folder can be made in {folder} ({why}); name another one with paths.results=..."
 
 
 def claim(path: Path) -> RunDir:
@@ -286,11 +277,16 @@ def sweep_folder(member: RunDir) -> Path:
     return member.path.with_name(member.id.rpartition("-")[0])
 
 
-def claim_code(code: Path) -> OwnedFolder:
-    """Make the removable folder of a code snapshot in an existing run folder. Raises OSError."""
-    place = OwnedFolder(code.parent, (code.name,), f"{code.name} of run {code.parent.name}")
+def claim_part(folder: Path) -> OwnedFolder:
+    """Make a removable folder in an existing run folder. Raises OSError."""
+    place = part_of_run(folder)
     make_owned(place)
     return place
+
+
+def part_of_run(folder: Path) -> OwnedFolder:
+    """Return a folder in a run folder as one that this project may remove."""
+    return OwnedFolder(folder.parent, (folder.name,), f"{folder.name} of run {folder.parent.name}")
 
 
 def discard(run: RunDir) -> bool:

@@ -23,10 +23,10 @@ from train_anywhere.config.limits import duration_seconds
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.files.atomic import move
-from train_anywhere.files.removal import OwnedFolder, make_owned, remove
+from train_anywhere.files.removal import remove
 from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.printable import printable
-from train_anywhere.runs.folder import RunDir, open_run
+from train_anywhere.runs.folder import RunDir, claim_part, open_run, part_of_run
 from train_anywhere.runs.reopen.frozen import (
     COMMAND_KEYS,
     NOT_SAVED,
@@ -169,7 +169,7 @@ def move_aside(run: RunDir) -> Path | None:
         return None
     number = next(n for n in itertools.count(1) if not os.path.lexists(run.path / f"before-{n}"))
     folder = run.path / f"before-{number}"
-    make_owned(_place(folder))
+    claim_part(folder)
     for name in found:
         move(run.path / name, folder / name)
     return folder
@@ -182,11 +182,7 @@ def move_back(run: RunDir, folder: Path | None) -> None:
     for name in TRAINING_FILES:
         if (folder / name).exists():
             move(folder / name, run.path / name)
-    remove(_place(folder))
-
-
-def _place(folder: Path) -> OwnedFolder:
-    return OwnedFolder(folder.parent, (folder.name,), f"{folder.name} of run {folder.parent.name}")
+    remove(part_of_run(folder))
 
 
 def is_complete(run: RunDir, config: Config) -> bool:

@@ -19,7 +19,7 @@ from train_anywhere.files.removal import remove
 from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.runs.attempts import ALLOCATION, running_job
-from train_anywhere.runs.folder import RunDir, claim, claim_code, create, no_empty_folders, now, point_latest
+from train_anywhere.runs.folder import RunDir, claim, claim_part, create, no_empty_folders, now, point_latest
 from train_anywhere.runs.reopen.frozen import write_frozen
 from train_anywhere.runs.reopen.resume import move_aside, move_back
 from train_anywhere.runs.reopen.trust import record, remember, remember_script
@@ -91,7 +91,7 @@ def make_folders(
     names = itertools.chain(["code"], (f"code-{number}" for number in itertools.count(2)))
     code = next(folder for name in names if not (folder := base.path / name).exists())
     if run:
-        submission.undo.append(partial(remove, claim_code(code)))
+        submission.undo.append(partial(remove, claim_part(code)))
         if config.from_scratch:
             submission.undo.append(partial(move_back, run, move_aside(run)))
     elif not study:
