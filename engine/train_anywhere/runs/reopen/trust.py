@@ -43,6 +43,9 @@ NOT_EVALUATED = (
 )
 """Sections that an evaluation does not use."""
 
+CODE = re.compile(r"_target_|_check_|^monitor\.dashboard")
+"""Matches `key value` of what names code, which is never accepted because it is not used."""
+
 RECORD = "trusted"
 """File in the user's state folder with one digest per line."""
 
@@ -58,14 +61,12 @@ def find_outward_values(flat: Mapping[str, Any], training: bool = True) -> list[
     found = []
     for key, value in flat.items():
         group, _, name = key.partition(".")
-        used = training or group not in NOT_EVALUATED
         if group in LIST_GROUPS:  # null and false too: loggers.wandb.offline
-            outward = used and bool(name or value)
+            outward = bool(name or value)
         else:
-            outward = (
-                used and (group in OF_TARGETS or bool(SINGLE_KEYS.fullmatch(key))) and not _is_number(value)
-            )
-        if outward or (VARIABLE.search(f"{value}") and key != "note"):
+            outward = (group in OF_TARGETS or bool(SINGLE_KEYS.fullmatch(key))) and not _is_number(value)
+        used = training or group not in NOT_EVALUATED or bool(CODE.search(f"{key} {value}"))
+        if (outward and used) or (VARIABLE.search(f"{value}") and key != "note"):
             found.append(key)
     return found
 
