@@ -11,7 +11,7 @@ The steps of a save:
    flushes them.
 6. One rename gives the folder its final name, so a folder with a final name is complete.
 7. All files are read back from the disk and their checksums are compared.
-8. Only then the pointers and the index are rewritten, and older checkpoints are removed by the rule of `disk.staging`, in the run folder
+8. Only then the pointers are rewritten, and older checkpoints are removed by the rule of `disk.staging`, in the run folder
    and on the node's disk.
 
 `recovery` opens the checkpointer of a new or resumed run, and publishes checkpoints that a killed run left on the node's disk. `store`

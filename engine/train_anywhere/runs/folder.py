@@ -1,4 +1,4 @@
-"""The run folder and run.json. The package docstring lists the files."""
+"""The run folder and run.json."""
 
 import os
 import threading
