@@ -175,9 +175,8 @@ class StepSchedule:
 
     name: Literal["step"]
     warmup_epochs: Epochs = key(0)
-    milestones: Annotated[list[Epochs], Items(ascending=True, example="[30,60,90]")] = key(
-        [30, 60, 90]
-    )  # epochs
+    # epochs
+    milestones: Annotated[list[Epochs], Items(ascending=True, example="[30,60,90]")] = key([30, 60, 90])
     gamma: Annotated[float, Range(above=0, at_most=1)] = key(0.1)
 
 

@@ -83,9 +83,8 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
         *sections, last = key.split(".")
         section = tree
         for part in sections:
-            section[part] = inner = (
-                section.get(part) or {}
-            )  # None: the default of a section that may be left out
+            # None: the default of a section that may be left out
+            section[part] = inner = section.get(part) or {}
             section = inner
         section[last] = value
     return tree

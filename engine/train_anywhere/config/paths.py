@@ -132,9 +132,8 @@ def results_problems(results: Path, name: str) -> list[str]:
     """Return why no run folder can be made below `results`, or no link `latest`."""
     try:
         words, latest = write_problem(results / name), results / "latest"
-        if (
-            not words and os.path.lexists(latest) and not latest.is_symlink()
-        ):  # the link to the newest run replaces neither
+        # the link to the newest run replaces neither
+        if not words and os.path.lexists(latest) and not latest.is_symlink():
             kind = "folder" if latest.is_dir() else "file"
             words = f"{latest} is a {kind} where the link to the newest run belongs, rename it"
     except (OSError, ValueError) as error:

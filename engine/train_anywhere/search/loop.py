@@ -231,9 +231,8 @@ def run_trials(config: Config, overrides: Sequence[str], folder: Path, at_once: 
                     run = members(folder)[number]
                     info = run.read_info()
                     if slots > 1:
-                        killed = (
-                            describe_exit_code(128 - code) if code < 0 else ""
-                        )  # run.json says that it runs
+                        # of a killed trial run.json says that it runs
+                        killed = describe_exit_code(128 - code) if code < 0 else ""
                         note(f"trial {number}: {killed or info.get('state')}")
                     if info.get("why") and not (run.path / TRIAL).exists():
                         for _, other in live.values():

@@ -75,10 +75,8 @@ def refuse_mixed_members(trees: Sequence[Tree], submitted: bool) -> None:
             f"give each a command of its own ({commands})."
         )
     else:
-        name, scheduler = (
-            clusters[0],
-            trees[0]["cluster"].get("scheduler"),
-        )  # the command line may replace the launcher
+        # the command line may replace the launcher
+        name, scheduler = clusters[0], trees[0]["cluster"].get("scheduler")
         if submitted and scheduler == "none":
             problems.append(
                 f"cluster.scheduler=none: cluster={name} has no scheduler to submit to; to train here use cluster=local."
