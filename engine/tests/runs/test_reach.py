@@ -55,24 +55,16 @@ REACHING = {
         [*WANDB, "++loggers.wandb.settings.base_url=http://127.0.0.1:9"],
         ["loggers.wandb.offline", "loggers.wandb.settings.base_url"],
     ),
-    "online": (["loggers=wandb", "loggers.wandb.offline=false"], ["loggers.wandb.offline"]),
-    "another account": (["loggers=wandb", "loggers.wandb.entity=evil"], ["loggers.wandb.entity"]),
     "a port": (["monitor.serve=true"], ["monitor.serve"]),
-    "a port for all": (
-        ["monitor.serve=true", "monitor.serve_address=0.0.0.0"],
-        ["monitor.serve", "monitor.serve_address"],
-    ),
     "a folder for checkpoints": (["checkpoint.local=/tmp/x"], ["checkpoint.local"]),
     "a variable in a folder": (["checkpoint.local=$HOME/x"], ["checkpoint.local"]),
     "a folder for downloads": (["data=mnist", "data.dir=/tmp/x"], ["data.dir"]),
     "a folder for all data": (["data=mnist", "paths.data=/tmp/x"], ["data.dir"]),
     "a folder for tokens": (["data=text", "task=language_model", "model=gpt", "data.cache=/tmp/x"], ["data.cache"]),
-    "a folder on nodes": (["cluster.local_disk=/home"], ["cluster.local_disk"]),
     "mail": (
         ["cluster=slurm", "cluster.mail_user=a@b.c", "cluster.mail_type=ALL"],
         ["cluster.mail_type", "cluster.mail_user"],
     ),
-    "a comment for the site": (["cluster=slurm", "cluster.comment=x"], ["cluster.comment"]),
     "arguments of a callback": (
         ["callbacks=learning_rate", "callbacks.learning_rate.logging_interval=epoch"],
         ["callbacks.learning_rate.logging_interval"],
@@ -81,7 +73,7 @@ REACHING = {
 
 
 @pytest.mark.parametrize("name", REACHING)
-@pytest.mark.quick("a folder on nodes", "a port")
+@pytest.mark.quick("a folder for checkpoints", "a port")
 def test_what_reaches_out_of_a_foreign_run_is_shown_and_refused(make_run: Make, name: str) -> None:
     words, keys = REACHING[name]
     _, own = make_run(*words)
