@@ -67,21 +67,17 @@ def recover_leftovers(run: RunDir) -> int:
         tree = read_frozen(run)
     except CheckpointError:  # nothing else names the disk, and the ranks have reported it
         return 0
-    checkpoint, program = (
-        tree[k] if isinstance(tree.get(k), dict) else {} for k in ("checkpoint", "program")
-    )
-    config = build(Checkpoint, defaults(Checkpoint) | checkpoint, problems)
-    if config is None or problems:
+    section = tree.get("checkpoint")
+    known = defaults(Checkpoint) | (section if isinstance(section, dict) else {})
+    if (config := build(Checkpoint, known, problems)) is None or problems:
         return 0
-    saved, stays = None, list[str]()
+    stays: list[str] = []
     try:
         with RunLock(run):
-            if not program.get("command"):
-                saved = recover(config, run)
-            elif local := find_run_folder(run.path, config.local):
-                for place in list_rank_folders(local):
-                    make_folder(run.checkpoints)
-                    stays.append(copy_leftovers(place, run.checkpoints))
+            saved, local = recover(config, run), find_run_folder(run.path, config.local)
+            for place in list_rank_folders(local) if local else ():
+                make_folder(run.checkpoints)
+                stays.append(copy_leftovers(place, run.checkpoints))
     except (CheckpointError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
