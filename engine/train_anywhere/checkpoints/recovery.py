@@ -12,6 +12,7 @@ from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.checkpoints.disk.staging import Staging
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.config.keys import defaults
+from train_anywhere.config.load import fill_variables
 from train_anywhere.config.schema import Checkpoint
 from train_anywhere.config.strict import build
 from train_anywhere.errors import CheckpointError
@@ -68,8 +69,8 @@ def recover_leftovers(run: RunDir) -> int:
     except CheckpointError:  # nothing else names the disk, and the ranks have reported it
         return 0
     section = tree.get("checkpoint")
-    known = defaults(Checkpoint) | (section if isinstance(section, dict) else {})
-    if (config := build(Checkpoint, known, problems)) is None or problems:
+    known = fill_variables(section if isinstance(section, dict) else {}, problems)
+    if (config := build(Checkpoint, defaults(Checkpoint) | known, problems)) is None or problems:
         return 0
     stays: list[str] = []
     try:
