@@ -48,9 +48,6 @@ def with_code(trained: Trained) -> RunDir:
 
 
 def test_code_of_a_run_is_used_if_the_user_trusts_it(with_code, tmp_path, monkeypatch) -> None:
-    from train_anywhere.config.load import load
-    from train_anywhere.runs.reopen.frozen import read_frozen
-
     own = tmp_path / "own"
     refused = run_alone(own, with_code.path)
     last = refused.stderr.strip().splitlines()[-1]
@@ -60,7 +57,7 @@ def test_code_of_a_run_is_used_if_the_user_trusts_it(with_code, tmp_path, monkey
     allowed = run_alone(own, with_code.path, trust=True)
     assert allowed.stdout == expected, allowed.stderr
     monkeypatch.setenv("XDG_STATE_HOME", str(own / "state"))
-    remember(with_code.path, load(read_frozen(with_code)))
+    remember(with_code.path)
     (script := with_code.path / "job.sbatch").touch()
     remember_script(script)
     known = run_alone(own, with_code.path)

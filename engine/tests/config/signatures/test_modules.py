@@ -53,7 +53,7 @@ def test_broken_files_of_the_environment_and_compiled_ones_are_unreadable(
         "foreign_site.f",
         "space_site.part.f",
     ]
-    assert {name: read(name, [tmp_path / "project"]).kind for name in names} == dict.fromkeys(
+    assert {name: read(name, tmp_path / "project").kind for name in names} == dict.fromkeys(
         names, "unreadable"
     )
 
@@ -87,7 +87,7 @@ def test_an_editable_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             return None
 
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
-    assert list(read("editable_package.f", [tmp_path / "project"]).parameters) == ["a"]
+    assert list(read("editable_package.f", tmp_path / "project").parameters) == ["a"]
     assert "editable_package" not in sys.modules
 
 

@@ -208,7 +208,7 @@ def test_any_source(tmp_path_factory: pytest.TempPathFactory, source: str, name:
     root = tmp_path_factory.mktemp("any")
     (root / "mine.py").write_bytes(source.encode(errors="surrogatepass"))
     try:
-        found = read(f"mine.{name}", [root])
+        found = read(f"mine.{name}", root)
         assert isinstance(found, Definition)
     except TargetError as refused:
         assert str(refused)

@@ -86,13 +86,13 @@ def dataclass_signature(mro: Mro) -> Signature | None:
         for node in base.node.body:
             if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
                 continue
-            name, by_field = node.target.id, bool(node.value) and decorator_names([node.value]) == ["field"]
+            by_field = node.value is not None and decorator_names([node.value]) == ["field"]
             options = _options(node.value) if by_field else {"default": literal(node.value)}
             if options.get("init") is False or NO_FIELD.match(ast.unparse(node.annotation)):
                 continue
             required = node.value is None or not {"default", "default_factory"} & options.keys()
             hint, default = read_hint(base.module, node.annotation), options.get("default", NO_DEFAULT)
-            parameters[name] = make_parameter(name, required, hint, default)
+            parameters[node.target.id] = make_parameter(node.target.id, required, hint, default)
     functions = [
         (base.module, call.func if isinstance(call, ast.Call) else call) for base, call in found.items()
     ]

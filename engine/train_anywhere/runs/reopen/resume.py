@@ -48,7 +48,7 @@ def load_saved_overrides(arguments: Sequence[str]) -> list[str]:
     """Return the overrides of the run that `resume=...` names. Empty without it.
 
     Put before the new overrides, they select the same config groups, and the new ones take precedence. Of a run that this user has
-    not run and does not trust, only choices of config groups are composed: other overrides could read the environment.
+    not run and does not trust, overrides with `${...}` are left out: composing them could read the environment.
 
     Raises:
         ConfigError: the new overrides choose another model, data set or optimizer.
@@ -76,7 +76,12 @@ def load_saved_overrides(arguments: Sequence[str]) -> list[str]:
     if problems:
         raise ConfigError(*problems)
     trusted = is_own(run.path) or any(a.lstrip("+").lower() == "trust=true" for a in arguments)
-    return saved if trusted else select_group_choices(saved)
+    return saved if trusted else without_references(saved)
+
+
+def without_references(lines: Sequence[str]) -> list[str]:
+    """Return the overrides of which OmegaConf computes no part, such as from the environment or the clock."""
+    return [line for line in lines if "${" not in line]
 
 
 def select_group_choices(saved: Sequence[str]) -> list[str]:
@@ -122,8 +127,8 @@ def merge_resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]
     key in `FIXED_KEYS` changes, or the run folder brings an untrusted value, see `trust.py`.
     """
     frozen, lines = flatten(read_frozen(run)), read_run_overrides(run)
-    choices = select_group_choices(lines)
-    saved = next(some for some in (lines, choices, []) if list(overrides[: len(some)]) == some)
+    tried = (lines, without_references(lines), [])
+    saved = next(some for some in tried if list(overrides[: len(some)]) == some)
     before, after = flatten(compose(saved)), flatten(tree)
     changed = {k: v for k, v in after.items() if k not in before or before[k] != v}
     gone = [k for k in before if k not in after]
@@ -142,7 +147,7 @@ def merge_resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]
     if not tree["trust"]:
         # this command's own overrides, and of the run folder's only those that choose config groups of this project
         words = [w for w in overrides[len(saved) :] if not w.startswith("-")]
-        known = flatten(compose([*choices, *words]))
+        known = flatten(compose([*select_group_choices(lines), *words]))
         # typed after --, so it is not among the overrides
         known |= {k: changed[k] for k in ("program.command", "program.copied") if k in changed}
         refuse_untrusted(run.path, merged, known)
