@@ -61,6 +61,7 @@ REACHING = {
     "a folder for downloads": (["data=mnist", "data.dir=/tmp/x"], ["data.dir"]),
     "a folder for all data": (["data=mnist", "paths.data=/tmp/x"], ["data.dir"]),
     "a folder for tokens": (["data=text", "task=language_model", "model=gpt", "data.cache=/tmp/x"], ["data.cache"]),
+    "a folder on nodes": (["cluster.local_disk=/home"], ["cluster.local_disk"]),
     "mail": (
         ["cluster=slurm", "cluster.mail_user=a@b.c", "cluster.mail_type=ALL"],
         ["cluster.mail_type", "cluster.mail_user"],

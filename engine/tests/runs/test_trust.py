@@ -40,6 +40,13 @@ def test_a_foreign_run_of_the_project_s_own_presets_is_not_asked_for(make_run: M
     resume(run, "cluster=slurm", SETUP)
 
 
+def test_code_for_another_cluster_is_refused_if_it_would_run(make_run: Make) -> None:
+    run = handed_over(make_run(SETUP)[1])
+    resume(run)
+    with pytest.raises(ConfigError, match="touch /tmp/x"):
+        resume(run, "cluster=slurm")
+
+
 @pytest.mark.parametrize(
     ("lines", "typed"),
     [

@@ -28,19 +28,11 @@ OF_TARGETS = ("cluster", "container", "program", "args", "init", *SINGLE_GROUPS)
 
 SINGLE_KEYS = re.compile(
     r"train|trainer\.extra\..*|checkpoint\.local|monitor\.(dashboard|serve|serve_address)"
+    r"|cluster\.(local_disk|cache|site\.(login|internet))"
 )
-"""Keys of other sections with such values."""
+"""Keys of other sections with such values, and those of `cluster` that a run on this machine uses."""
 
-NOT_EVALUATED = (
-    *LIST_GROUPS,
-    "optimizer",
-    "schedule",
-    "checkpoint",
-    "monitor",
-    "init",
-    "cluster",
-    "container",
-)
+NOT_EVALUATED = (*LIST_GROUPS, *"optimizer schedule checkpoint monitor init cluster container".split())
 """Sections that an evaluation does not use."""
 
 CODE = re.compile(r"_target_|_check_|^monitor\.dashboard")
@@ -58,13 +50,15 @@ def find_outward_values(flat: Mapping[str, Any], training: bool = True) -> list[
 
     `flat` is a configuration as {'loggers.wandb.project': 'digits', ...}. Without `training`, an evaluation uses fewer sections.
     """
-    found = []
+    found: list[str] = []
+    of_job = ("cluster", "container") if flat.get("cluster.scheduler") == "none" else ()
     for key, value in flat.items():
         group, _, name = key.partition(".")
         if group in LIST_GROUPS:  # null and false too: loggers.wandb.offline
             outward = bool(name or value)
         else:
-            outward = (group in OF_TARGETS or bool(SINGLE_KEYS.fullmatch(key))) and not _is_number(value)
+            listed = (group in OF_TARGETS and group not in of_job) or bool(SINGLE_KEYS.fullmatch(key))
+            outward = listed and not _is_number(value)
         used = training or group not in NOT_EVALUATED or bool(CODE.search(f"{key} {value}"))
         if (outward and used) or (VARIABLE.search(f"{value}") and key != "note"):
             found.append(key)
