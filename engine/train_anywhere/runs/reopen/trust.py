@@ -33,9 +33,8 @@ SINGLE_KEYS = re.compile(
 """Keys of other sections with such values, and those of `cluster` that a run on this machine uses."""
 
 NOT_EVALUATED = (
-    *LIST_GROUPS,
-    *["optimizer", "schedule", "checkpoint", "monitor", "init", "cluster", "container"],
-)
+    *LIST_GROUPS, "optimizer", "schedule", "checkpoint", "monitor", "init", "cluster", "container",
+)  # fmt: skip
 """Sections that an evaluation does not use."""
 
 CODE = re.compile(r"_target_|_check_|^monitor\.dashboard")
