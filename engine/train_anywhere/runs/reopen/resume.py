@@ -127,8 +127,9 @@ def merge_resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]
     key in `FIXED_KEYS` changes, or the run folder brings an untrusted value, see `trust.py`.
     """
     frozen, lines = flatten(read_frozen(run)), read_run_overrides(run)
-    tried = (lines, without_references(lines), [])
-    saved = next(some for some in tried if list(overrides[: len(some)]) == some)
+    saved = lines if list(overrides[: len(lines)]) == lines else without_references(lines)
+    if list(overrides[: len(saved)]) != saved:  # resume: in a file of configs/
+        saved = []
     before, after = flatten(compose(saved)), flatten(tree)
     changed = {k: v for k, v in after.items() if k not in before or before[k] != v}
     gone = [k for k in before if k not in after]
