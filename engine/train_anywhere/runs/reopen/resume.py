@@ -128,8 +128,8 @@ def merge_resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]
     """
     frozen, lines = flatten(read_frozen(run)), read_run_overrides(run)
     saved = lines if list(overrides[: len(lines)]) == lines else without_references(lines)
-    if list(overrides[: len(saved)]) != saved:  # resume: in a file of configs/
-        saved = []
+    # nothing counts as typed if the run folder's own overrides are not where they are expected
+    typed = overrides[len(saved) :] if list(overrides[: len(saved)]) == saved else []
     before, after = flatten(compose(saved)), flatten(tree)
     changed = {k: v for k, v in after.items() if k not in before or before[k] != v}
     gone = [k for k in before if k not in after]
@@ -147,7 +147,7 @@ def merge_resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]
     merged |= changed | {k: after[k] for k in COMMAND_KEYS}
     if not tree["trust"]:
         # this command's own overrides, and of the run folder's only those that choose config groups of this project
-        words = [w for w in overrides[len(saved) :] if not w.startswith("-")]
+        words = [w for w in typed if not w.startswith("-")]
         known = flatten(compose([*select_group_choices(lines), *words]))
         # typed after --, so it is not among the overrides
         known |= {k: changed[k] for k in ("program.command", "program.copied") if k in changed}
