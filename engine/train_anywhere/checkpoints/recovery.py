@@ -68,15 +68,15 @@ def recover_leftovers(run: RunDir) -> int:
         tree = read_frozen(run)
     except CheckpointError:  # nothing else names the disk, and the ranks have reported it
         return 0
-    section = tree.get("checkpoint")
-    known = fill_variables(section if isinstance(section, dict) else {}, problems)
+    section, program = (tree[k] if isinstance(tree.get(k), dict) else {} for k in ("checkpoint", "program"))
+    known = fill_variables(section, problems)
     if (config := build(Checkpoint, defaults(Checkpoint) | known, problems)) is None or problems:
         return 0
     stays: list[str] = []
     try:
         with RunLock(run):
             saved, local = recover(config, run), find_run_folder(run.path, config.local)
-            for place in list_rank_folders(local) if local else ():
+            for place in list_rank_folders(local) if local and program.get("command") else ():
                 make_folder(run.checkpoints)
                 stays.append(copy_leftovers(place, run.checkpoints))
     except (CheckpointError, OSError) as error:

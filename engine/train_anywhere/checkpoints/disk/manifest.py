@@ -149,22 +149,27 @@ def copy_files(saved: SavedCheckpoint, target: Path, pause: Callable[[], None]) 
     `pause` is called before each chunk, so that more urgent work can run. Raises OSError, also for a file of another size.
     """
     files: Files = {}
-    chunk = memoryview(bytearray(CHUNK))
     for name, known in saved.files.items():
-        source, copy, digest, size = saved.path / name, target / name, hashlib.sha256(), 0
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        with open(source, "rb", buffering=0) as reader, open_file(copy, "wb") as writer:
-            while read := reader.readinto(chunk):
-                pause()
-                digest.update(chunk[:read])
-                size += read
-                write_all(writer.fileno(), chunk[:read])
-            os.fsync(writer.fileno())
-        if size != known["size"]:
-            raise OSError(f"{source} has {size} bytes instead of {known['size']}")
-        files[name] = {"size": size, "sha256": digest.hexdigest()}
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        files[name] = copy_file(saved.path / name, target / name, pause)
+        if files[name]["size"] != known["size"]:
+            raise OSError(f"{saved.path / name} has {files[name]['size']} bytes instead of {known['size']}")
     sync_folder(target)
     return files
+
+
+def copy_file(source: Path, target: Path, pause: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Copy and flush one file, and return its size and checksum. Raises OSError."""
+    digest, size = hashlib.sha256(), 0
+    chunk = memoryview(bytearray(CHUNK))
+    with open(source, "rb", buffering=0) as reader, open_file(target, "wb") as writer:
+        while read := reader.readinto(chunk):
+            pause()
+            digest.update(chunk[:read])
+            size += read
+            write_all(writer.fileno(), chunk[:read])
+        os.fsync(writer.fileno())
+    return {"size": size, "sha256": digest.hexdigest()}
 
 
 def find_damage(folder: Path, checksums: bool = True) -> str | None:

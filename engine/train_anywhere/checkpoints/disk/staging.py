@@ -1,7 +1,7 @@
 """Checkpoints on the node's local disk, which survive a crash of the training.
 
 <local disk>/<name>-<user id>/<run id>/00000230/   complete, not yet in the run folder
-<local disk>/<name>-<user id>/<run id>.rank-3/   the files of rank 3 of a program
+<local disk>/<name>-<user id>/<run id>.rank-3/   rank 3's shard of a checkpoint that all ranks write, or all files of its program
 
 The folder is used only if `files/removal.py` can prove that it is this run's: no link below the local disk, access for this user only,
 with the marker of the run. After a crash, `checkpoints/recovery.py` finds it by `checkpoint.local` in the run's config.yaml.
