@@ -42,14 +42,11 @@ def fork(function: Callable[..., Result], *arguments: Any) -> Result:
 
 def translations(spec: Spec) -> set[str]:
     """Return the keys of the intended differences that this program meets."""
-    batches = -(-spec["rows"] // spec["batch"])
     return {
         key
         for key, meets in {
             "keras-order": spec["train"] == "arrays",
-            "keras-limit": bool(spec["steps"])
-            and spec["train"] in ("tf.data", "PyDataset")
-            and spec["steps"] < batches,
+            "keras-limit": bool(spec["steps"]) and spec["train"] in ("tf.data", "PyDataset"),
             "keras-graph-optimizer": not spec["eager"],
             "keras-averages": spec["optimizer"] == "averaging",
         }.items()
@@ -109,7 +106,7 @@ def run_alone(spec: Spec, keys: set[str]) -> Result:
     elif "keras-limit" in keys and spec["train"] == "tf.data":
         data, steps = data.take(steps), None
     elif "keras-limit" in keys:
-        data.length, steps = steps, None
+        data.length, steps = min(steps, data.length), None
     if "keras-order" in keys:
         words["shuffle"] = False
     arrays = spec["train"] == "arrays" and "keras-order" not in keys

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+import tensorflow as tf
+
 from train_anywhere.config.checks.monitors import from_keras_name
 from train_anywhere.errors import DataError, RanksDifferError
 from train_anywhere.training.keras.checkpoint import copy_values
@@ -61,18 +63,24 @@ class TrainingCallback(StepWork):
         """Read the batches of a call that was made before the position, and train those after it."""
         plan, position = self.plan, self.position
         size = min(self.model.steps_per_execution, plan.steps_per_epoch - self._first)
-        known = self.epoch < position.epoch
-        over = position.batch >= plan.train_batches  # the last step may have fewer batches
-        left = (plan.steps_per_epoch if over else position.batch // plan.accumulate) - self._first
+        known, left = self.epoch < position.epoch, self._trained_steps() - self._first
         if self.loader.is_read_again("train"):
             deque(itertools.islice(iterator, size if known else min(size, left)), 0)
         if known or size < left:
             self._skipped = True
             return {}
         self._resume()
-        rest = list(itertools.islice(iterator, size - left))
-        self._skipped = not rest
-        return self.model.train_function(iter(rest)) if rest else {}
+        self._skipped, logs = size == left, {}
+        if self.paced or not left:
+            return {} if self._skipped else self.model.train_function(iterator)
+        for _ in range(size - left):
+            logs = self.module.single[0](iterator)
+        return logs
+
+    def _trained_steps(self) -> int:
+        """Return the number of steps of the position's epoch that are trained, of which the last may have fewer batches."""
+        plan, batches = self.plan, self.position.batch
+        return plan.steps_per_epoch if batches >= plan.train_batches else batches // plan.accumulate
 
     def _resume(self) -> None:
         """Train from here on: `fit` has reached the position."""
@@ -128,12 +136,12 @@ class TrainingCallback(StepWork):
 
     def _train_paced(self, iterator: Iterator[Any]) -> Any:
         """Make the steps of a call one by one until they are quick: a signal waits for one slow step, not for 32."""
-        train, steps, began = self._functions[0], self._steps_left(), time.monotonic()
+        steps, began = self._steps_left(), time.monotonic()
         if self._quick:
             self.module.set_traced_flags(again=True)
-            logs = train(iterator)
+            logs = self._functions[0](iterator)
         for left in range(0 if self._quick else steps, 0, -1):
-            logs = train(iter([next(iterator)]))
+            logs = self.module.single[0](iterator)
             if left == steps:
                 began = time.monotonic()  # the first one may be compiled before
             if left > 1:
@@ -150,14 +158,15 @@ class TrainingCallback(StepWork):
 
     def _test_paced(self, iterator: Iterator[Any]) -> Any:
         """Make the steps of a call of a validation, one by one until steps of the training are quick."""
-        test, size = self._functions[1], self.model.steps_per_execution
+        (_, test), size = self.module.single, self.model.steps_per_execution
         if self._quick:
-            return test(iterator)
-        logs = test(iter([next(iterator)]))
-        for data in itertools.islice(iterator, size - 1):
-            self.check_stop_flag()
-            self._leave_test()
-            logs = test(iter([data]))
+            return self._functions[1](iterator)
+        logs = test(iterator)
+        with suppress(StopIteration, tf.errors.OutOfRangeError):  # the last call has fewer batches
+            for _ in range(size - 1):
+                self.check_stop_flag()
+                self._leave_test()
+                logs = test(iterator)
         return logs
 
     # ---- hooks of training
@@ -188,8 +197,8 @@ class TrainingCallback(StepWork):
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Note the number of the call's first batch."""
         self._first = batch
-        at = self.position.batch // self.plan.accumulate
-        ahead = self.epoch < self.position.epoch or batch + self.model.steps_per_execution <= at
+        end = min(batch + self.model.steps_per_execution, self.plan.steps_per_epoch)
+        ahead = self.epoch < self.position.epoch or end <= self._trained_steps()
         if self.train_hooks and not (self.replaying and ahead):
             self._call("on_train_batch_begin", batch, {})
         if not (self.replaying and ahead):

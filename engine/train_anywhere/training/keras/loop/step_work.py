@@ -58,6 +58,8 @@ class StepWork(keras.callbacks.CallbackList):
         replaying: whether `fit` has not reached the position of the checkpoint yet.
     """
 
+    callbacks: list[Any]
+
     def __init__(
         self,
         config: Config,
@@ -335,19 +337,22 @@ class StepWork(keras.callbacks.CallbackList):
 
     def _save_changed(self, weights: Mapping[str, Any], before: Mapping[str, np.ndarray]) -> None:
         """Validate and save weights that callbacks changed when training ended; training would continue from those before."""
-        position = self.position
+        position, users = self.position, self.callbacks
         self.metrics.progress.note(
             "callbacks changed the weights in on_train_end: the new weights are validated, saved and tested."
         )
         self.module.strategy.broadcast_variables(list(weights.values()))
         try:
-            if self.plan.val_batches:
+            if (
+                self.plan.val_batches
+            ):  # under `fit` alone no callback sees it, and the history keeps the epoch's own values
+                self.callbacks = []
                 self.evaluate(load=lambda: False)
             elif self.checkpoints:
                 self.checkpoints.keep_validated(self.module, position)
         finally:
+            self.callbacks = users
             for name, variable in weights.items():
                 variable.assign(before[name])
-        metrics = {name: v for name, v in position.metrics.items() if name.startswith("val/")}
-        self.metrics.write(position.step, position.last_epoch, metrics)
-        self.save(self._score(position.metrics | self.added, bool(metrics)))
+        validated = any(name.startswith("val/") for name in position.metrics)
+        self.save(self._score(position.metrics | self.added, validated))
