@@ -9,6 +9,7 @@ Keras 3.15 has four bugs or gaps there, which are avoided here:
 """
 
 import json
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -127,15 +128,41 @@ class MultiWorkerMirrored(OneReplicaInStep, tf.distribute.MultiWorkerMirroredStr
 
 
 def cluster_resolver(topology: Topology, gpus: int) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """Return the addresses of all workers, in the order of the ranks, and the number of this process's GPUs.
+    """Return the addresses of all workers: from Slurm under srun, else from TF_CONFIG."""
+    if topology.launched_by == "srun":
+        return SlurmCluster(topology, gpus)
+    os.environ["TF_CONFIG"] = tf_config(topology)
+    return tf.distribute.cluster_resolver.TFConfigClusterResolver()
 
-    TensorFlow's SlurmClusterResolver calls nvidia-smi even if it is not installed, needs GPUs, and sorts the hosts by name, while Slurm
-    numbers the tasks in the order of its own list (node9 before node10).
+
+class SlurmCluster(tf.distribute.cluster_resolver.SlurmClusterResolver):
+    """TensorFlow's resolver for Slurm, with the addresses of the topology.
+
+    TensorFlow's own calls nvidia-smi even if it is not installed, needs GPUs, and sorts the hosts by name, while Slurm numbers the tasks in
+    the order of its own list (node9 before node10).
     """
-    cluster, own = tf.train.ClusterSpec(json.loads(tf_config(topology))["cluster"]), {"GPU": gpus}
-    return tf.distribute.cluster_resolver.SimpleClusterResolver(
-        cluster, task_type="worker", task_id=topology.rank, num_accelerators=own, rpc_layer="grpc"
-    )
+
+    def __init__(self, topology: Topology, gpus: int) -> None:
+        self._cluster = json.loads(tf_config(topology))
+        hosts = dict(topology.layout())
+        super().__init__(
+            {"worker": topology.world_size},
+            tasks_per_node=hosts,
+            gpus_per_node=max(hosts.values()),
+            auto_set_gpu=False,
+        )
+        self.task_type, self.task_id = "worker", topology.rank
+        self._gpus = gpus
+
+    def cluster_spec(self) -> tf.train.ClusterSpec:
+        """Return the addresses of all workers, in the order of the ranks."""
+        return tf.train.ClusterSpec(self._cluster["cluster"])
+
+    def num_accelerators(
+        self, task_type: str | None = None, task_id: int | None = None, config_proto: object = None
+    ) -> dict[str, int]:
+        """Return the number of this process's devices."""
+        return {"GPU": self._gpus}
 
 
 def make_strategy(name: str, config: Config, topology: Topology, devices: int) -> Strategy:
