@@ -32,6 +32,12 @@ read_rank = parse("[0-9]{1,9}", int, "a rank: they are numbered from 0")
 read_seconds = parse(r"[0-9]{1,9}(\.[0-9]+)?", float, "a number of seconds, such as 600")
 read_steps = parse("[1-9][0-9]{0,5}", int, "a number of steps, such as 10")
 
+
+def refuse_rank(text: str) -> None:
+    """Refuse the option `logs --rank` of earlier versions."""
+    raise argparse.ArgumentTypeError(f"was removed: use `python src/jobs.py logs | grep -F '[rank {text}]'`")
+
+
 JSON = option("--json", help="print one JSON document")
 COST = option("--cost", help="GPU hours, and kWh if they were sampled, of all runs by name and user")
 SHOW = [option("--watch", help="refresh it until no run is active"), JSON]
@@ -84,7 +90,11 @@ OPTIONS: dict[str, list[Option]] = {
         option("--mode", choices=("min", "max"), help="which is better (default: checkpoint.mode)"),
         JSON,
     ],
-    "logs": [NEWEST, option("-f", "--follow", help="follow it until the job ends")],
+    "logs": [
+        NEWEST,
+        option("-f", "--follow", help="follow it until the job ends"),
+        option("--rank", metavar="N", type=refuse_rank, help=argparse.SUPPRESS),
+    ],
     "save": [NEWEST, option("--stop", help="then end the run; it can be resumed"), TIMEOUT],
     "debug": [NEWEST, option("--rank", type=read_rank, metavar="N", help="only this rank")],
     "shell": [

@@ -17,6 +17,7 @@ JOBS = {
     "best {job} --metric val/acc --mode best": "invalid choice: 'best'",
     "best {job}": r"none of these runs has a checkpoint\.monitor; name a metric with --metric",
     "debug {job} --rank x": "--rank: x is not a rank: they are numbered from 0",
+    "logs {job} --rank 3": r"grep -F '\[rank 3\]'",
     "logs {run} -f": "ran on this machine: what it printed went to its terminal",
     "resubmit {job} --failed --failde": "unrecognized arguments: --failde",
     "cancel {run} --trust": "unrecognized arguments: --trust",
