@@ -196,7 +196,6 @@ OUTSIDE = {
     "engine/train_anywhere/config/command/compose.py": "a temporary folder with a random name",
     "engine/train_anywhere/plugins/anywhere.py": "Hydra's folder of a sweep, and the file of metrics of a program, as it would itself",
     "engine/train_anywhere/commands/submit_program.py": "a pipe of the process that submits",
-    "engine/train_anywhere/testing": "files of tests",
 }  # fmt: skip
 """Who opens or makes files on its own, and why no link of a run folder can lead it astray."""
 

@@ -367,7 +367,7 @@ def test_a_wrong_monitor_is_refused_before_the_first_step(make_run: Make) -> Non
 def test_what_is_given_up_is_said(make_run: Make, capsys) -> None:
     trained(make_run, task("compiled"), "task.optimizer=adam", "trainer.max_epochs=1")
     printed = capsys.readouterr().out
-    assert "4 of 100 rows are left out of each training epoch" in printed
+    assert "each epoch leaves out 4 of 100 rows" in printed
     assert "the model brings its own optimizer: optimizer and schedule have no effect." in printed
 
 

@@ -11,7 +11,6 @@ inference     the trained model, for `train_anywhere.inference`
 `keras.Model.fit` drives: it is called once in a process, also in one that resumes.
 """
 
-import importlib
 import logging
 import os
 from contextlib import suppress
@@ -31,9 +30,12 @@ logging.getLogger("tensorflow").setLevel(logging.ERROR)
 # what TensorFlow prints before an abort is not lost.
 HIDDEN = "before absl::InitializeLog|oneDNN custom operations are on"
 FILTER = ("grep", "--line-buffered", "-Ev", HIDDEN)
-with suppress(OSError), open(os.dup(2), "wb") as own, Popen(FILTER, stdin=PIPE, stdout=own) as grep:
-    os.dup2(grep.stdin.fileno(), 2)  # type: ignore[union-attr]
-    try:
-        importlib.import_module("tensorflow")
-    finally:
-        os.dup2(own.fileno(), 2)
+with suppress(OSError):
+    own = os.dup(2)
+    with Popen(FILTER, stdin=PIPE, stdout=own) as grep:
+        os.dup2(grep.stdin.fileno(), 2)  # type: ignore[union-attr]
+        try:
+            import tensorflow  # noqa: F401
+        finally:
+            os.dup2(own, 2)
+    os.close(own)

@@ -101,9 +101,7 @@ class Loader:
         if sentence := too_large(length, size, self.strategy.replicas):
             raise DataError(sentence)
         if length % size:
-            self.notes.append(
-                f"{length % size} of {length} rows are left out of each training epoch: they don't fill a batch of {size}."
-            )
+            self.notes.append(f"each epoch leaves out {length % size} of {length} rows: they fill no batch.")
         return length // size
 
     def spec(self, split: str) -> Any:

@@ -109,9 +109,7 @@ class Opener:
         """Return the loader of a data set: global batches by seed and epoch, the same on any number of ranks."""
         topology, rows, size = self.topology, len(data), self.config.data.batch_size
         if train and rows % size:
-            self.report(
-                f"{rows % size} of {rows} rows are left out of each training epoch: they don't fill a batch of {size}."
-            )
+            self.report(f"each epoch leaves out {rows % size} of {rows} rows: they fill no batch.")
         shuffle = train and self.config.trainer.overfit_batches is None
         blocks = block_order(data)
         parts = count_parts(self.config) if train else 1
