@@ -60,7 +60,6 @@ class Module:
         logs: what the last step has returned, on a single device.
         flags: `trainable` of all layers and variables when the training step was traced; None: it will be traced.
         saved_flags: those of the checkpoint, with which this process traces the step.
-        single: functions that train and test one step in a call, on a single device.
     """
 
     def __init__(
@@ -97,7 +96,6 @@ class Module:
         self.flags: list[bool] | None = None
         self.saved_flags: list[bool] | None = None
         self._own_flags: list[bool] | None = None
-        self.single: tuple[StepFunction, ...] = ()
         self._make = model.make_train_function
         model.make_train_function = self.make_again
         self.make_functions()
@@ -146,26 +144,9 @@ class Module:
             return step(data)
 
         model.train_step = step if model.run_eagerly or model.jit_compile else marked
-        functions = []
-        for _ in range(2):
-            self._make(force=True)
-            model.make_test_function(force=True)
-            functions.append((model.train_function, model.test_function))
+        self._make(force=True)
         del model.train_step
-        self.single = tuple(self._one_step(function) for function in functions[0])
-
-    def _one_step(self, function: StepFunction) -> StepFunction:
-        """Return the function for one step in a call. It has to get Keras' iterator: of a batch alone Keras would know the size."""
-        model = self.model
-
-        def one(iterator: Iterator[Any]) -> Any:
-            steps, model.steps_per_execution = model.steps_per_execution, 1
-            try:
-                return function(iterator)
-            finally:
-                model.steps_per_execution = steps
-
-        return one
+        model.make_test_function(force=True)
 
     def _step_function(self, step: Callable[[Any], Any]) -> StepFunction:
         """Return a graph that runs `step` on the next batch of each replica."""

@@ -11,7 +11,7 @@ reads `validation_freq` after each epoch, and returns the dict of logs that the 
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -47,6 +47,13 @@ def refuse_different_layers(module: Module) -> None:
         )
 
 
+def shaped(batches: Sequence[Any], iterator: Iterator[Any]) -> Iterator[Any]:
+    """Return batches of an iterator with its shapes: by the size of a batch, if it is known, Keras weighs the losses of outputs."""
+    if not isinstance(iterator, tf.data.Iterator):
+        return iter(batches)
+    return iter(tf.data.Dataset.from_generator(lambda: batches, output_signature=iterator.element_spec))
+
+
 class TrainingCallback(StepWork):
     """The hooks that `fit` and `evaluate` call."""
 
@@ -70,12 +77,9 @@ class TrainingCallback(StepWork):
             self._skipped = True
             return {}
         self._resume()
-        self._skipped, logs = size == left, {}
-        if self.paced or not left:
-            return {} if self._skipped else self.model.train_function(iterator)
-        for _ in range(size - left):
-            logs = self.module.single[0](iterator)
-        return logs
+        rest = list(itertools.islice(iterator, size - left))
+        self._skipped = not rest
+        return self.model.train_function(shaped(rest, iterator)) if rest else {}
 
     def _trained_steps(self) -> int:
         """Return the number of steps of the position's epoch that are trained, of which the last may have fewer batches."""
@@ -136,12 +140,12 @@ class TrainingCallback(StepWork):
 
     def _train_paced(self, iterator: Iterator[Any]) -> Any:
         """Make the steps of a call one by one until they are quick: a signal waits for one slow step, not for 32."""
-        steps, began = self._steps_left(), time.monotonic()
+        train, steps, began = self._functions[0], self._steps_left(), time.monotonic()
         if self._quick:
             self.module.set_traced_flags(again=True)
-            logs = self._functions[0](iterator)
+            logs = train(iterator)
         for left in range(0 if self._quick else steps, 0, -1):
-            logs = self.module.single[0](iterator)
+            logs = train(shaped([next(iterator)], iterator))
             if left == steps:
                 began = time.monotonic()  # the first one may be compiled before
             if left > 1:
@@ -158,15 +162,14 @@ class TrainingCallback(StepWork):
 
     def _test_paced(self, iterator: Iterator[Any]) -> Any:
         """Make the steps of a call of a validation, one by one until steps of the training are quick."""
-        (_, test), size = self.module.single, self.model.steps_per_execution
+        test, size = self._functions[1], self.model.steps_per_execution
         if self._quick:
-            return self._functions[1](iterator)
-        logs = test(iterator)
-        with suppress(StopIteration, tf.errors.OutOfRangeError):  # the last call has fewer batches
-            for _ in range(size - 1):
-                self.check_stop_flag()
-                self._leave_test()
-                logs = test(iterator)
+            return test(iterator)
+        logs = test(shaped([next(iterator)], iterator))
+        for data in itertools.islice(iterator, size - 1):
+            self.check_stop_flag()
+            self._leave_test()
+            logs = test(shaped([data], iterator))
         return logs
 
     # ---- hooks of training
