@@ -30,8 +30,7 @@ SUITES: dict[str, tuple[list[str], list[str] | None]] = {
     "data": ([], ["--rounds", "1", "--only", "pictures", "digits"]),
     "shards": ([], ["--rounds", "1", "--only", "arrays"]),
     "checkpoint": ([], ["--rounds", "2", "--layers", "8"]),
-    "sharded_checkpoint": (["--rounds", "2"], ["--rounds", "1", "--layers", "8"]),
-    "sharded_memory": ([], None),
+    "checkpoint --sharded": (["--rounds", "2"], ["--rounds", "1", "--layers", "8"]),
     "recovery": ([], None),
     "scale": ([], ["--rounds", "1"]),
     "collectives": ([], None),
@@ -54,7 +53,8 @@ def run_suite(name: str, arguments: list[str]) -> dict[str, Any]:
     """Run one suite and print its output as it appears; return the JSON object of its last line."""
     print(f"\n==== {name} {' '.join(arguments)}".rstrip(), flush=True)
     began, busy, work = time.monotonic(), os.getloadavg()[0], fixed_work()
-    command = [sys.executable, "-u", str(FOLDER / f"{name}.py"), *arguments]
+    program, *options = name.split()
+    command = [sys.executable, "-u", str(FOLDER / f"{program}.py"), *options, *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=FOLDER.parent)
     assert process.stdout
     last = ""
@@ -79,7 +79,7 @@ def main() -> int:
     parsed = parser.parse_args()
     arguments = {name: quick if parsed.quick else full for name, (full, quick) in SUITES.items()}
     present = [
-        name for name in SUITES if (FOLDER / f"{name}.py").exists()
+        name for name in SUITES if (FOLDER / f"{name.split()[0]}.py").exists()
     ]  # a project may keep only one framework
     chosen = {name: arguments[name] for name in parsed.only or present}
     results = {name: run_suite(name, given) for name, given in chosen.items() if given is not None}

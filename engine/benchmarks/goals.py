@@ -13,15 +13,13 @@ class Goal(NamedTuple):
         suite: the benchmark that measures it.
         about: its description.
         read: function that reads it from the results of the suite. Raises KeyError or ValueError: it was not measured.
-        bound: the largest value allowed; None: there is only a goal.
-        goal: a better value to reach later; None: the bound is the goal.
+        bound: the largest value allowed.
     """
 
     suite: str
     about: str
     read: Callable[[Any], float]
-    bound: float | None
-    goal: float | None = None
+    bound: float
 
 
 def value_at(*keys: str) -> Callable[[Any], float]:
@@ -88,34 +86,22 @@ GOALS = (
 
 
 def evaluate_goals(results: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each measured goal: about, found, bound, goal, met ("yes", "the bound", "no")."""
-    shown = []
+    """Return a row for each measured goal: about, found, bound, met."""
+    rows = []
     for goal in GOALS:
         try:
             found = goal.read(results[goal.suite]["found"])
         except (KeyError, ValueError):
             continue
-        met = "no"
-        if goal.bound is not None and found <= goal.bound:
-            met = "yes" if goal.goal is None else "the bound"
-        if goal.goal is not None and found <= goal.goal:
-            met = "yes"
-        shown.append(
-            {
-                "about": goal.about,
-                "found": round(found, 3),
-                "bound": goal.bound,
-                "goal": goal.goal,
-                "met": met,
-            }
-        )
-    return shown
+        met = found <= goal.bound
+        rows.append({"about": goal.about, "found": round(found, 3), "bound": goal.bound, "met": met})
+    return rows
 
 
-def format_table(shown: list[dict[str, Any]]) -> str:
+def format_table(rows: list[dict[str, Any]]) -> str:
     """Format the rows as a table."""
-    lines = [f"{'':50}{'found':>10}{'at most':>10}{'goal':>8}  met"]
-    for row in shown:
-        bound, goal = ("" if row[key] is None else f"{row[key]:g}" for key in ("bound", "goal"))
-        lines.append(f"{row['about']:50}{row['found']:>10g}{bound:>10}{goal:>8}  {row['met']}")
+    lines = [f"{'':50}{'found':>10}{'at most':>10}  met"]
+    for row in rows:
+        met = "yes" if row["met"] else "no"
+        lines.append(f"{row['about']:50}{row['found']:>10g}{row['bound']:>10g}  {met}")
     return "\n".join(lines)

@@ -12,7 +12,6 @@ The last line is a JSON object.
 import argparse
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -94,29 +93,26 @@ def measure(strategy: str, failure: str, framework: str | None, kills: int, new:
         with (folder / "log").open("w") as log:
             command = [sys.executable, str(ROOT / "src" / "train.py"), *words]
             process = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
-            failed, memory = fail_ranks(process, folder, failure, kills)
+            failed = fail_ranks(process, folder, failure, kills)
             code = process.wait(300)
         assert code == 0, (folder / "log").read_text()[-3000:]
-        return describe_times(folder, began, failed, memory, strategy, failure)
+        return describe_times(folder, began, failed, strategy, failure)
 
 
-def fail_ranks(
-    process: "subprocess.Popen[bytes]", folder: Path, failure: str, kills: int
-) -> tuple[list[float], list[int]]:
-    """Let rank 1 fail some times; return when, and the memory of supervisor and warm process after each."""
-    failed, memory = list[float](), list[int]()
+def fail_ranks(process: "subprocess.Popen[bytes]", folder: Path, failure: str, kills: int) -> list[float]:
+    """Let rank 1 fail some times; return when."""
+    failed = list[float]()
     while len(failed) < kills and process.poll() is None:
         at = FAIL_AT + 40 * len(failed)
         marks = read_marks(folder, 1)
         if failure == "raises" and (folder / "raised").exists():
             failed.append(float((folder / "raised").read_text()))
         elif failure != "raises" and marks and marks[-1][0] >= at and marks[-1][1] > (failed or [0])[-1]:
-            memory.append(sum(resident(pid) for pid in family(process.pid) if pid not in ranks_of(folder)))
             with suppress(ProcessLookupError):
                 os.kill(int(marks[-1][4]), signal.SIGKILL)
                 failed.append(time.time())
         time.sleep(0.005)
-    return failed, memory
+    return failed
 
 
 def read_marks(folder: Path, rank: int) -> list[tuple[float, ...]]:
@@ -127,30 +123,8 @@ def read_marks(folder: Path, rank: int) -> list[tuple[float, ...]]:
     return []
 
 
-def ranks_of(folder: Path) -> set[int]:
-    """Return the process ids of all ranks that have started so far."""
-    return {int(mark[4]) for rank in (0, 1) for mark in read_marks(folder, rank)}
-
-
-def family(pid: int) -> list[int]:
-    """Return a process and its descendants."""
-    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True).stdout.split()
-    pairs, found = list(zip(listed[::2], listed[1::2], strict=True)), [str(pid)]
-    for one in found:
-        found += [child for child, parent in pairs if parent == one]
-    return [int(one) for one in found]
-
-
-def resident(pid: int) -> int:
-    """Return the resident memory of a process in KiB; 0 after its end."""
-    with suppress(OSError):
-        found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-        return int(found[1]) if found else 0
-    return 0
-
-
 def describe_times(
-    folder: Path, began: float, failed: list[float], memory: list[int], strategy: str, failure: str
+    folder: Path, began: float, failed: list[float], strategy: str, failure: str
 ) -> dict[str, Any]:
     """Return a row: cold start, recovery in seconds and cold starts, its parts, and CPU seconds of a rank to its first step."""
     marks = read_marks(folder, 0)
@@ -175,7 +149,7 @@ def describe_times(
         "seconds": [round(one, 1) for one, _ in recovered], "CPU": [cpu for _, cpu in recovered],
         "ratio": round(sorted(one for one, _ in recovered)[len(recovered) // 2] / cold, 2),
         "parts": {name: round(seconds, 1) for name, seconds in parts.items()},
-        "forks": "as new interpreters" not in log, "memory": memory, "reason": attempts[0].get("reason"),
+        "forks": "as new interpreters" not in log, "reason": attempts[0].get("reason"),
     }  # fmt: skip
 
 

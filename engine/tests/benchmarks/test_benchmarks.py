@@ -18,7 +18,9 @@ PARTS = {"__main__", "goals", "rounds"}
 
 
 def test_every_benchmark_is_in_the_list() -> None:
-    assert {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - PARTS <= {*SUITES}
+    assert {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - PARTS <= {
+        name.split()[0] for name in SUITES
+    }
     assert {goal.suite for goal in GOALS} <= {*SUITES}
 
 
@@ -64,9 +66,9 @@ def test_what_is_promised_stands_beside_what_was_found() -> None:
     assert evaluate_goals({name: {"exit_code": 1} for name in suites}) == []
     row, nothing = {"seconds": 1.0}, {name: {"exit_code": 1} for name in suites - {"scale"}}
     [shown] = evaluate_goals({"scale": {"found": {"ranks": [row, row, {"seconds": 4.704}]}}, **nothing})
-    assert (shown["found"], shown["met"]) == (0.5, "yes")
+    assert (shown["found"], shown["met"]) == (0.5, True)
     [shown] = evaluate_goals({"scale": {"found": {"ranks": [row, row, {"seconds": 94.08}]}}, **nothing})
-    assert (shown["found"], shown["met"]) == (10.0, "no")
+    assert (shown["found"], shown["met"]) == (10.0, False)
     assert "10" in format_table([shown])
 
 
@@ -84,5 +86,5 @@ def test_a_quick_run_ends_with_json() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["machine"]["cores"] >= 1 and found["sweep"]["found"]["lightning"]["seconds"] > 0
-    assert [row["met"] for row in found["goals"]] in (["yes"], ["no"])
+    assert [row["met"] for row in found["goals"]] in ([True], [False])
     assert "further member" in done.stdout
