@@ -5,7 +5,7 @@
     index        write the index of a folder of shards
     new-cluster  write a preset for the cluster whose login node this is
     scaling      compare numbers of devices, strategies and launchers
-    status, list, best, diff, plot, report, logs, save, debug, shell, profile, cancel, resubmit, pull, push, prune
+    status, list, best, diff, plot, report, logs, save, debug, shell, profile, cancel, resubmit, pull, prune
                  show and control runs, as `python src/jobs.py` does
 
 `python -m train_anywhere VERB --help` explains one. Trainings start with `python src/train.py`. For programs without a project, the runs

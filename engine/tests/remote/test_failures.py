@@ -45,9 +45,13 @@ def test_an_unknown_host_and_a_wrong_file(laptop: Laptop, site: Site) -> None:
         laptop, "on=stie"
     )
     assert "name one host" in refused(laptop, "on=")
-    for verb in ("pull", "push"):
-        done = laptop.command("jobs", verb)
-        assert done.returncode == 2 and f"python src/jobs.py {verb} --on NAME" in done.stderr
+    for words, says in (
+        (("pull",), "python src/jobs.py pull --on NAME"),
+        (("push", "1", "--on", "site"), "`push` was removed"),
+        (("list", "--on", "all"), "`list --on all` was removed"),
+    ):
+        done = laptop.command("jobs", *words)
+        assert done.returncode == 2 and says in done.stderr
     laptop.knows("bad", site, ssh="-oProxyCommand=x", sheep="yes")
     done = laptop.command("train", "on=bad")
     assert done.returncode == 2 and "hosts/bad.sheep" in done.stderr and "is not a host of ssh" in done.stderr

@@ -1,4 +1,4 @@
-"""`jobs.py pull` and `jobs.py push`: a run moves between machines, and continues with the same bits."""
+"""`jobs.py pull`: a run moves between machines, and continues with the same bits."""
 
 import filecmp
 from pathlib import Path
@@ -25,7 +25,7 @@ def ok(laptop: Laptop, program: str, *words: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_run_is_pulled_evaluated_here_pushed_and_resumed(laptop: Laptop, site: Site) -> None:
+def test_a_run_is_pulled_evaluated_and_resumed_here(laptop: Laptop, site: Site) -> None:
     ok(laptop, "train", "on=site", "cluster=local", *SHORT, "trainer.max_epochs=3", "seed=7")
     [there] = (site.folder / "results").glob("*/2*")
     ok(laptop, "jobs", "pull", "--on", "site")
@@ -36,7 +36,6 @@ def test_a_run_is_pulled_evaluated_here_pushed_and_resumed(laptop: Laptop, site:
     assert not (here / "lock").exists() and str(site.home) not in (here / "config.yaml").read_text()
     assert "test/acc" in ok(laptop, "evaluate", str(here))
     ok(laptop, "report", str(here))
-    (there / "mine.txt").write_text("theirs")
     ok(laptop, "jobs", "pull", there.name, "--on", "site", "--all")
     assert {p.name for p in (here / "checkpoints").iterdir()} == {
         p.name for p in (there / "checkpoints").iterdir()
@@ -44,15 +43,10 @@ def test_a_run_is_pulled_evaluated_here_pushed_and_resumed(laptop: Laptop, site:
     ok(laptop, "train", f"resume={here}", "trainer.max_epochs=5")
     done = laptop.command("jobs", "pull", "--on", "site")
     assert done.returncode == 2 and "was continued since" in done.stderr, done.stderr
-    assert "Next: python src/train.py on=site resume=results/" in ok(
-        laptop, "jobs", "push", str(here), "--on", "site"
-    )
-    assert (there / "mine.txt").read_text() == "theirs" and len(info(there)["attempts"]) == 2
-    ok(laptop, "train", "on=site", f"resume=results/{there.parent.name}/{there.name}", "trainer.max_epochs=7")
-    ok(laptop, "train", "on=site", "cluster=local", *SHORT, "trainer.max_epochs=7", "seed=7", "name=whole")
+    ok(laptop, "train", "on=site", "cluster=local", *SHORT, "trainer.max_epochs=5", "seed=7", "name=whole")
     [whole] = (site.folder / "results" / "whole").glob("2*")
-    assert info(there)["step"] == info(whole)["step"]
-    assert largest_difference(final_weights(there), final_weights(whole)) == 0
+    assert info(here)["step"] == info(whole)["step"] and len(info(here)["attempts"]) == 2
+    assert largest_difference(final_weights(here), final_weights(whole)) == 0
 
 
 def test_a_run_that_is_only_here_is_named(laptop: Laptop, site: Site) -> None:
@@ -61,9 +55,7 @@ def test_a_run_that_is_only_here_is_named(laptop: Laptop, site: Site) -> None:
     (run / "config.yaml").write_text("framework: lightning\n")
     for words in (("train", "resume=results/digits/1"), ("evaluate", str(run)), ("train", f"init={run}")):
         done = laptop.command(*words, "on=site")
-        assert done.returncode == 2 and "is a run of this machine: `python src/jobs.py push" in done.stderr
-    done = laptop.command("jobs", "push", "no-such-run", "--on", "site")
-    assert done.returncode == 2 and "no run is called 'no-such-run'" in done.stderr
+        assert done.returncode == 2 and "is a run of this machine: copy it to site" in done.stderr
 
 
 def make_run(results: Path, *starts: str) -> RunDir:
@@ -77,14 +69,14 @@ def make_run(results: Path, *starts: str) -> RunDir:
 def test_a_copy_replaces_no_run_that_was_continued_or_is_running(laptop: Laptop, site: Site) -> None:
     assert laptop.command("train", "on=site", "dry_run=true").returncode == 0
     here = make_run(laptop.project / "results", "2026-01-01", "2026-01-02")
-    there = make_run(site.folder / "results", "2026-01-01", "2026-01-03")
-    words = ("jobs", "push", str(here.path), "--on", "site")
+    make_run(site.folder / "results", "2026-01-01", "2026-01-03")
+    words = ("jobs", "pull", "1", "--on", "site")
     done = laptop.command(*words)
-    assert done.returncode == 2 and "results/digits/1 on site was continued since" in done.stderr, done.stderr
-    there.update(attempts=[{"started": "2026-01-01"}])
-    with RunLock(there):
+    assert done.returncode == 2 and "results/digits/1 was continued since" in done.stderr, done.stderr
+    here.update(attempts=[{"started": "2026-01-01"}])
+    with RunLock(here):
         done = laptop.command(*words)
         assert done.returncode == 2 and "would overwrite each other's checkpoints" in done.stderr
-    assert there.read_info()["attempts"] == [{"started": "2026-01-01"}]
+    assert here.read_info()["attempts"] == [{"started": "2026-01-01"}]
     ok(laptop, *words)
-    assert len(there.read_info()["attempts"]) == 2
+    assert len(here.read_info()["attempts"]) == 2

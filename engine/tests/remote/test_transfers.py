@@ -10,11 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from engine.tests.remote.conftest import Laptop, Site
 from tools.testing.projects import commit, git
-from train_anywhere.runs.reopen.frozen import REQUIRED_KEYS
 
 pytestmark = [pytest.mark.git, pytest.mark.new_process]
 
@@ -257,13 +255,6 @@ def test_the_rsync_of_macos(quick: Laptop, site: Site) -> None:
     assert (there / "tool").stat().st_mode & 0o777 == 0o755
     (quick.project / "src" / "new.py").write_text("a = 1\n")
     assert "src/new.py" in send(quick) and "Sent 0 of" in send(quick)
-    run = quick.project / "results" / "digits" / "1"
-    (run / "checkpoints").mkdir(parents=True)
-    (run / "config.yaml").write_text(yaml.safe_dump({key: {} for key in REQUIRED_KEYS}))
-    (run / "checkpoints" / "x").write_text("weights")
-    done = quick.command("jobs", "push", str(run), "--on", "site")
-    assert done.returncode == 0, done.stderr
-    assert (site.folder / "results" / "digits" / "1" / "checkpoints" / "x").read_text() == "weights"
 
 
 def test_a_change_in_the_second_of_the_transfer_is_sent(quick: Laptop, site: Site) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -107,7 +108,7 @@ def test_a_run_loses_a_node_moves_to_another_cluster_and_has_the_same_bits(
     assert ok(laptop, "jobs", "pull", run.name, "--on", "a", "--all").strip().endswith(run.name)
     assert "test/acc" in ok(laptop, "evaluate", str(pulled), "trust=true")
     ok(laptop, "train", "on=b", "dry_run=true")  # b has the project
-    assert f"on=b resume=results/moved/{run.name}" in ok(laptop, "jobs", "push", str(pulled), "--on", "b")
+    shutil.copytree(pulled, b.folder / "results" / "moved" / run.name)
     same = (f"resume=results/moved/{run.name}", "trainer.max_steps=200", "trust=true")
     job, there = submit(laptop, b, "b", *same)
     assert nodes_b.wait_job(job, 240) == "COMPLETED", log(there)
@@ -183,7 +184,6 @@ def test_every_verb_leaves_the_files_of_others_alone(
     (laptop.project / "hello.py").write_text("print('hello')\n")
     verb("on=a", "cluster=local", "--", "hello.py", program="run", says="hello")
     verb("pull", again.name, *on)
-    verb("push", again.name, *on)
     for wrong in (
         ("status", "no such"),
         ("cancel", "9999"),

@@ -14,10 +14,9 @@
     python src/jobs.py cancel   [RUN]                       remove it from the queue or stop it
     python src/jobs.py resubmit [RUN] [--failed] [--trust]  submit it again in the same folder, from its newest checkpoint
     python src/jobs.py pull     [RUN] --on NAME [--all]     copy it here with its best checkpoint, or with everything
-    python src/jobs.py push     [RUN] --on NAME             copy it to a host, where `resume=` continues it
     python src/jobs.py prune    [RUN...] [--yes]            delete run folders, after asking; --name, --state, --until select
 
-With --on NAME a verb looks at the runs of a host of configs/hosts/, over ssh; `list --on all` shows those of all hosts.
+With --on NAME a verb looks at the runs of a host of configs/hosts/, over ssh.
 RUN is a run folder, a run id, a job id or the id of a sweep; without it, the newest run. `resubmit` runs the code as it was
 at submission; to continue with the current code use `python src/train.py resume=RUN`.
 """
@@ -50,7 +49,7 @@ from train_anywhere.files.terminal.printable import one_line, printable_output
 from train_anywhere.launch.command import run_command
 from train_anywhere.monitor.report.compare_runs import compare_runs
 from train_anywhere.runs.folder import finish_deletions
-from train_anywhere.runs.summary import as_typed, display_path, resume_command
+from train_anywhere.runs.summary import as_typed, display_path
 from train_anywhere.slurm.status import find_runs, local_runs, show_logs
 from train_anywhere.slurm.status.best import find_best as best_of
 from train_anywhere.slurm.status.cost import format_costs, sum_costs
@@ -58,7 +57,6 @@ from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.status.gather import FAILED, RunReports, gather
 from train_anywhere.slurm.status.list_page import list_runs, parse_since, select
 from train_anywhere.slurm.status.text_page import has_colors, next_lines, page, to_json, to_plain
-from train_anywhere.slurm.submission.prepare import refuse_second_job
 from train_anywhere.slurm.submission.resubmit import resubmit as submit_again
 
 Options = argparse.Namespace
@@ -89,16 +87,17 @@ def main(arguments: list[str] | None = None) -> int:
 def _serve(parsed: Options, words: Sequence[str]) -> int:
     """Serve a verb, on the host that --on names; return the exit code."""
     try:
-        if parsed.verb in ("pull", "push") and parsed.on is None:
-            raise ConfigError(f"name the host: python src/jobs.py {parsed.verb} --on NAME.")
+        if parsed.verb == "pull" and parsed.on is None:
+            raise ConfigError("name the host: python src/jobs.py pull --on NAME.")
         if parsed.on is None or parsed.verb in ("pull", "push"):
             return VERBS[parsed.verb](parsed) or 0
+        if (parsed.on, parsed.verb) == ("all", "list"):
+            raise ConfigError(
+                "`list --on all` was removed; list one host after the other: for host in a b; do python src/jobs.py list --on $host; done"
+            )
         from train_anywhere.remote import remote_jobs  # a verb here needs no ssh
 
-        if parsed.on != "all" or parsed.verb != "list":
-            return remote_jobs.run_verb(parsed.on, parsed.verb, words)
-        asked = [word for word in words if word not in ("--json", "--watch")]
-        return _show_status(lambda: remote_jobs.list_everywhere(asked), parsed, many=True)
+        return remote_jobs.run_verb(parsed.on, parsed.verb, words)
     except KeyboardInterrupt:
         if getattr(parsed, "follow", False) or getattr(parsed, "watch", False):  # it normally ends so
             return 0
@@ -341,16 +340,9 @@ def pull(parsed: Options) -> None:
         report(Options(run=str(path), results=parsed.results))
 
 
-def push(parsed: Options) -> int:
-    """Copy runs to the host of --on."""
-    from train_anywhere.remote import run_copies  # a verb here needs no ssh
-
-    def copy(run: RunEntry) -> None:
-        refuse_second_job(run.folder, run.scheduler is None)
-        path = run_copies.push(parsed.on, run.folder)
-        print(f"Copied. Next: {resume_command(run.folder, parsed.on, path)}")
-
-    return for_each(_find(parsed), copy)
+def push(parsed: Options) -> None:
+    """Refuse a verb of earlier versions."""
+    raise ConfigError("`push` was removed; copy a run to a host with rsync: docs/how-to/move-a-run.md")
 
 
 def prune(parsed: Options) -> int:

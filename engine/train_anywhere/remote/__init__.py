@@ -4,8 +4,8 @@ hosts              configs/hosts/NAME.yaml
 connection         ssh and rsync, quoting for any login shell, and what their failures mean
 sent_files         the files that travel, and their transfer
 remote_command     a command there: transfer, environment, request
-remote_jobs        the verbs of jobs.py there, one table of all hosts; what hosts answer, checked and typed
-run_copies         run folders that are pulled and pushed
+remote_jobs        the verbs of jobs.py there
+run_copies         run folders that are pulled; what hosts answer, checked
 request_there      the other end: a command starts once, however often its connection is lost
 
 A folder there is marked with the copy of the project and the branch that it has. `.remote/` in it holds:

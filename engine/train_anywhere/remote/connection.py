@@ -1,12 +1,10 @@
 """Calls of ssh and rsync: one log-in for all of them, quoting for any login shell, one message for each kind of failure."""
 
 import base64
-import math
 import os
 import re
 import shlex
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -55,17 +53,14 @@ class LostConnectionError(SubmitError):
 
 
 class Connection:
-    """Calls of ssh and rsync for one host.
+    """Calls of ssh and rsync for one host."""
 
-    `limit` is that of a captured call in seconds, in which ssh asks for no password or code; None: none.
-    """
-
-    def __init__(self, host: Host, limit: float | None = None) -> None:
-        self.host, self.limit = host, limit
+    def __init__(self, host: Host) -> None:
+        self.host = host
         options = ["ConnectTimeout=20", "ServerAliveInterval=15", "ServerAliveCountMax=4", "LogLevel=ERROR"]
         options += ["ClearAllForwardings=yes", "RemoteCommand=none"]  # those of a user's own log-ins
         settings = _settings(host.ssh)
-        options += [*(["BatchMode=yes"] if limit else []), *_sharing(settings)]
+        options += _sharing(settings)
         self.has_proxy = bool(re.search(rb"^proxy(jump|command) (?!none)", settings, re.M))
         self.ssh = ["ssh", "-a", "-x", "-T", *(word for option in options for word in ("-o", option))]
 
@@ -77,7 +72,7 @@ class Connection:
     def capture(self, script: str, stdin: bytes = b"", login: bool = True) -> Answer:
         """Run a script of bash there, with the user's profile if `login`, and return what it prints.
 
-        Raises LostConnectionError: the connection was lost. Raises SubmitError: the host can't be reached, or does not answer in time.
+        Raises LostConnectionError: the connection was lost. Raises SubmitError: the host can't be reached, or prints too much.
         """
         marked = f"echo {MARK}; echo {MARK} >&2\n{script}"
         return self._captured([*self.ssh, self.host.ssh, wrap(marked, login)], stdin)
@@ -144,14 +139,11 @@ class Connection:
             given.seek(0)
             try:
                 process = _start(command, stdin=given, stdout=out, stderr=err, **options)
-                code = _wait(process, self.limit, lambda: os.fstat(out.fileno()).st_size > MOST_BYTES)
+                code = _wait(process, lambda: os.fstat(out.fileno()).st_size > MOST_BYTES)
             except subprocess.TimeoutExpired:
-                why = (
-                    f" within {self.limit:g} s"
-                    if self.limit
-                    else f": it printed more than {MOST_BYTES >> 20} MiB"
-                )
-                raise SubmitError(f"{self.host.name} did not answer{why}.") from None
+                raise SubmitError(
+                    f"{self.host.name} did not answer: it printed more than {MOST_BYTES >> 20} MiB."
+                ) from None
             out.seek(0)
             err.seek(0)
             # above the mark is what the profile prints
@@ -182,19 +174,14 @@ def _meaning(known: dict[str, str], text: str) -> tuple[str, str] | None:
     return None
 
 
-def _wait(
-    process: "subprocess.Popen[bytes]",
-    limit: float | None = None,
-    is_over: Callable[[], bool] = lambda: False,
-) -> int:
-    """Wait for a process, which does not outlive this call; return its exit code. Raises TimeoutExpired, also when `is_over`."""
-    end = time.monotonic() + (math.inf if limit is None else limit)
+def _wait(process: "subprocess.Popen[bytes]", is_over: Callable[[], bool] = lambda: False) -> int:
+    """Wait for a process, which does not outlive this call; return its exit code. Raises TimeoutExpired when `is_over`."""
     try:
         while True:
             try:
-                return process.wait(max(0.0, min(1.0, end - time.monotonic())))
+                return process.wait(1.0)
             except subprocess.TimeoutExpired:
-                if is_over() or time.monotonic() >= end:
+                if is_over():
                     raise
     except BaseException:
         process.kill()

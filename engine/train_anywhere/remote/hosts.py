@@ -46,14 +46,9 @@ class Host:
         return [f"{line} || {refusal(f'`{line}` failed on {self.name}.')}" for line in lines]
 
 
-def list_hosts() -> list[str]:
-    """Return the names of all hosts."""
-    return sorted(path.stem for path in HOSTS.glob("*.yaml"))
-
-
 def read_host(name: str) -> Host:
     """Return a host. Raises ConfigError for an unknown one and for a wrong file."""
-    if name not in (known := list_hosts()):
+    if name not in (known := sorted(path.stem for path in HOSTS.glob("*.yaml"))):
         have = f"configs/hosts/ has {listed(known)}" if known else "configs/hosts/ has none"
         raise ConfigError(
             f"'{name}' is not a host ({have}){did_you_mean(name, known)} `python slurm/new_cluster.py NAME --on SSH_HOST` "

@@ -71,7 +71,7 @@ def run_elsewhere(start: str, words: Sequence[str]) -> int | None:
             there = f"cd -- {remote_folder(host)} && test -e {run}/config.yaml"
             if run[0] not in "/'" and not Connection(host).capture(there).returncode:
                 continue
-            note = f"note: {run} is a run of this machine: `python src/jobs.py push {run} --on {host.name}` copies it there."
+            note = f"note: {run} is a run of this machine: copy it to {host.name} with rsync, see docs/how-to/move-a-run.md."
             print(printable(note), file=sys.stderr)
     return code
 

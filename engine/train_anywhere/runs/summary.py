@@ -83,11 +83,11 @@ def not_recorded_message(run: RunDir, state: str) -> str:
     )
 
 
-def train_command(script: str = "train.py", there: str | None = None) -> str:
+def train_command(script: str = "train.py") -> str:
     """Return the command that calls a script of src from the current folder, or on a host from the machine that knows it by a name."""
     if not HAS_PROJECT:
         return "python -m train_anywhere"
-    if there := there or os.environ.get(ON):
+    if there := os.environ.get(ON):
         return f"python src/{script} {'--on ' if script == 'jobs.py' else 'on='}{there}"
     return f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / script))}"
 
@@ -101,12 +101,12 @@ def as_typed(message: str) -> str:
     return re.sub(r"python \S*slurm/new_cluster\.py", "python -m train_anywhere new-cluster", message)
 
 
-def resume_command(run: RunDir, there: str | None = None, path: str = "") -> str:
-    """Return the command that resumes a training or a program here, or its copy at `path` on a host."""
+def resume_command(run: RunDir, path: str = "") -> str:
+    """Return the command that resumes a training or a program, or its copy at `path`."""
     if not HAS_PROJECT:
         return f"{train_command()} resubmit {shlex.quote(path or display_path(run.path))}"
     script = "run.py" if is_program(run) else "train.py"
-    return f"{train_command(script, there)} resume={shlex.quote(path or display_path(run.path))}"
+    return f"{train_command(script)} resume={shlex.quote(path or display_path(run.path))}"
 
 
 def is_program(run: RunDir) -> bool:
