@@ -113,12 +113,11 @@ def open_reader(name: str, folder: Path) -> Callable[[int], Iterable[Any]]:
     shape = [SIZE, SIZE, 3] if folder.name == "pictures" else [5000]
     if name == "ours":
         from train_anywhere.data.torch.loader import Batches, torch_loader
-        from train_anywhere.data.torch.samples import Reader
 
         data, order = ours(folder)
 
         def read(epoch: int) -> Iterable[Any]:
-            loader: Any = torch_loader(Batches(Reader(data, 3), order, True))
+            loader: Any = torch_loader(Batches(data, order))
             loader.sampler.set_epoch(epoch)
             return loader
 

@@ -31,7 +31,6 @@ from train_anywhere.data.shards.checks import list_shards, parse_size, shards
 from train_anywhere.data.shards.index import open_index
 from train_anywhere.data.shards.open import index_ahead, open_shards
 from train_anywhere.data.torch.loader import Batches, torch_loader
-from train_anywhere.data.torch.samples import Reader
 from train_anywhere.errors import DataError
 from train_anywhere.files import ROOT
 
@@ -92,8 +91,7 @@ def test_each_id_once_per_epoch_on_any_number_of_ranks(tmp_path: Path, kind: str
         batches: list[list[int]] = [[] for _ in range(SAMPLES // 48)]
         for rank in range(ranks):
             batch_order = BatchOrder(48, 3, rank, ranks, True, blocks=data.blocks)
-            batches_of_rank = Batches(Reader(data, 3), replace(batch_order, drop_last=True), True)
-            loader: Any = torch_loader(batches_of_rank)
+            loader: Any = torch_loader(Batches(data, replace(batch_order, drop_last=True)))
             loader.sampler.set_epoch(1)
             for found, (images, _) in zip(batches, loader, strict=True):
                 assert len(images) == 48 // ranks
@@ -465,14 +463,6 @@ def test_many_small_row_groups_are_kept(tmp_path: Path) -> None:
     assert small.source._bytes <= 80
 
 
-def test_one_open_file_per_shard(tmp_path: Path) -> None:
-    data = open_folder(write_shards(tmp_path / "data"), window=3).train
-    sources._open.cache_clear()
-    for batch in range(10):
-        data.read(BatchOrder(24, 3, train=True, blocks=data.blocks).rows(SAMPLES, 0, batch), 0, True)
-    assert sources._open.cache_info().misses == len(SIZES)
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_opens_are_at_most_shards_times_workers_times_ranks(tmp_path, workers, kind, monkeypatch) -> None:
     data, log = open_folder(write_shards(tmp_path / "data", kind), window=3).train, tmp_path / "opens"
@@ -487,8 +477,7 @@ def test_opens_are_at_most_shards_times_workers_times_ranks(tmp_path, workers, k
     for rank in range(2):
         sources._open.cache_clear()
         order = BatchOrder(24, 3, rank, 2, train=True, blocks=data.blocks)
-        batches = Batches(Reader(data, 3), replace(order, drop_last=True), True)
-        loader = torch_loader(batches, workers=workers)
+        loader = torch_loader(Batches(data, replace(order, drop_last=True)), workers=workers)
         assert [len([*loader]) for _ in range(2)] == [SAMPLES // 24] * 2
     opens = log.read_text().splitlines()
     assert len(opens) <= len(SIZES) * max(1, workers) * 2

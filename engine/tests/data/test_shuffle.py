@@ -5,7 +5,6 @@ import pytest
 
 from train_anywhere.data.dataset import ArraySet
 from train_anywhere.data.known import check_batch
-from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.order.shuffle import BLOCK, SORTED, permutation, shuffled_rows
 from train_anywhere.errors import DataError
 
@@ -97,27 +96,6 @@ def test_the_permutation_can_not_be_spoiled_by_a_caller() -> None:
         permutation(10, 0, 0)[0] = 1
     shuffled_rows(10, 0, 0, 0, 10)[0] = 77
     assert shuffled_rows(10, 0, 0, 0, 10)[0] != 77
-
-
-def epoch_rows(length: int, batch_size: int, world_size: int, shuffle: bool = True) -> list[list[int]]:
-    """Return the rows of each batch of an epoch, the ranks' parts side by side."""
-    orders = [BatchOrder(batch_size, 7, rank, world_size, shuffle) for rank in range(world_size)]
-    batches = range(orders[0].batches(length))
-    return [np.concatenate([one.rows(length, 0, batch) for one in orders]).tolist() for batch in batches]
-
-
-@pytest.mark.parametrize("length", [8, 45, 48, 100, SORTED + 100])
-def test_every_sample_counts_once_and_ranks_change_nothing(length: int) -> None:
-    batch_size = 8 if length < SORTED else 1000
-    alone = epoch_rows(length, batch_size, 1)
-    assert sorted(row for batch in alone for row in batch) == list(range(length))
-    for world_size in (2, 4):
-        assert epoch_rows(length, batch_size, world_size) == alone
-
-
-def test_evaluation_keeps_the_order_of_the_set() -> None:
-    rows = epoch_rows(20, 8, 2, shuffle=False)
-    assert [row for batch in rows for row in batch] == list(range(20))
 
 
 def test_a_batch_that_ranks_can_not_share() -> None:

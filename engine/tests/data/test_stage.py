@@ -7,19 +7,13 @@ import subprocess
 import sys
 import tarfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from engine.tests.properties.cases import bounded
-from src.data.imagefolder import ImageFolder, open_imagefolder
 from src.data.mnist import open_mnist
 from train_anywhere.data.open_data import open_splits
-from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.errors import DataError
 from train_anywhere.features.stage.copy import make_stager, stage
 from train_anywhere.files import ROOT
@@ -189,39 +183,3 @@ def test_texts_are_read_from_a_copy_of_their_tokens(make_config, tmp_path, disk)
     for name in ours:
         np.testing.assert_array_equal(ours[name], theirs[name])
     assert len(copies(disk)) == 1
-
-
-@bounded(30)
-@given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 2), st.booleans())
-def test_no_row_is_lost_or_read_twice_on_any_number_of_ranks(opened, world_size, per_rank, epoch, train):
-    """Each rank of an epoch reads the copy, or the source, as it comes: together they have read each row once.
-
-    Training leaves out the incomplete last batch, and no other row.
-    """
-    length, batch = 12, world_size * per_rank
-    orders = [BatchOrder(batch, 3, rank, world_size, train) for rank in range(world_size)]
-    left_out = orders[0].samples(length, epoch, length // batch * batch, length) if train else []
-    seen = [image.tobytes() for image in opened[0].read(np.array(left_out, int), 0, False)[0]]
-    parts = [replace(order, drop_last=train) for order in orders]
-    for number in range(parts[0].batches(length)):
-        for rank, part in enumerate(parts):
-            images, _ = opened[(rank + number) % 2].read(part.rows(length, epoch, number), 0, False)
-            seen += [image.tobytes() for image in images]
-    whole, _ = opened[0].read(np.arange(length), 0, False)
-    assert sorted(seen) == sorted(image.tobytes() for image in whole)
-
-
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> tuple[ImageFolder, ImageFolder]:
-    """The training split of a folder of pictures, staged and not."""
-    from PIL import Image
-
-    folder, random = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
-    for split in ("train", "val"):
-        for number in range(12):
-            path = folder / "source" / split / f"class{number % 3}" / f"{number}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(random.integers(256, size=(9, 9, 3), dtype=np.uint8)).save(path)
-    near = open_imagefolder(str(folder / "source"), 8, 3, 0, lambda path: stage(path, folder / "disk", "1"))
-    assert near.train.folder.is_relative_to(folder / "disk")
-    return near.train, open_imagefolder(str(folder / "source"), 8, 3, 0).train

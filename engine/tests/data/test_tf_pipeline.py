@@ -58,12 +58,11 @@ import numpy as np
 from src.data.imagefolder import open_imagefolder
 from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.torch.loader import Batches, torch_loader
-from train_anywhere.data.torch.samples import Reader
 
 folder, out = sys.argv[1:]
 train = open_imagefolder(folder, 16, 3, 0).train
 order = BatchOrder(4, seed=4, rank=1, world_size=2, train=True, drop_last=True)
-loader = torch_loader(Batches(Reader(train, 4), order, True), workers=2)
+loader = torch_loader(Batches(train, order), workers=2)
 loader.sampler.start_at(1, 1)
 batches = list(loader)
 loader.sampler.set_epoch(2)

@@ -1,4 +1,7 @@
+"""Loaders of torch: batches of rows, samples of a map-style data set, and arrays of any kind."""
+
 import itertools
+import random
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,18 +16,16 @@ from torch.utils.data.distributed import DistributedSampler
 from src.data.digits import open_digits
 from src.data.imagefolder import open_imagefolder
 from train_anywhere.data.order.assignment import BatchOrder
-from train_anywhere.data.order.shuffle import permutation
+from train_anywhere.data.order.shuffle import SORTED, shuffled_rows
+from train_anywhere.data.torch.arrays import to_tensors
 from train_anywhere.data.torch.loader import Batches
 from train_anywhere.data.torch.loader import torch_loader as loader_of
-from train_anywhere.data.torch.samples import Reader
 from train_anywhere.data.torch.user_loader import is_sharded
 from train_anywhere.errors import DataError
 
 
 def torch_loader(dataset: Any, order: BatchOrder, **options: Any) -> Any:
-    return loader_of(
-        Batches(Reader(dataset, 0), replace(order, drop_last=order.train), order.train), **options
-    )
+    return loader_of(Batches(dataset, replace(order, drop_last=order.train)), **options)
 
 
 def test_an_evaluation_reads_each_row_once() -> None:
@@ -162,14 +163,14 @@ def test_an_evaluation_reads_every_row_once(ranks: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_training_reads_whole_batches_in_our_order(ranks: int) -> None:
-    parts = orders(8, ranks, True)
-    assert parts[0].batches(37) == 4
-    for batch in range(4):
-        rows = [part.rows(37, 5, batch) for part in parts]
-        assert {len(own) for own in rows} == {8 // ranks}
-        wanted = permutation(37, 3, 5)[8 * batch : 8 * batch + 8]
-        assert np.concatenate(rows).tolist() == wanted.tolist()
+@pytest.mark.parametrize(("length", "size"), [(37, 8), (SORTED + 100, 40_000)])
+def test_training_reads_whole_batches_in_our_order(ranks: int, length: int, size: int) -> None:
+    parts, whole = orders(size, ranks, True), shuffled_rows(length, 3, 5, 0, length)
+    assert parts[0].batches(length) == length // size
+    for batch in range(length // size):
+        rows = [part.rows(length, 5, batch) for part in parts]
+        assert {len(own) for own in rows} == {size // ranks}
+        assert np.concatenate(rows).tolist() == whole[size * batch : size * batch + size].tolist()
 
 
 def test_fewer_rows_than_ranks_are_refused() -> None:
@@ -185,3 +186,72 @@ def test_a_sampler_within_a_batch_sampler_shares_the_rows() -> None:
     sampler = DistributedSampler(range(8), num_replicas=2, rank=0)
     loader = DataLoader(range(8), batch_sampler=Buckets(sampler, 2, drop_last=False))
     assert is_sharded(loader, 2) and not is_sharded(loader, 4)
+
+
+class Drawn:
+    """Samples that are drawn anew at each reading, by all three generators."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        drawn = [random.random(), float(np.random.rand()), float(torch.rand(()))]
+        return {"drawn": np.array(drawn), "name": str(index), "number": index}
+
+
+def read(dataset: Any, rows: list[int], epoch: int = 0, seed: int = 1) -> Any:
+    return Batches(dataset, BatchOrder(4, seed, drop_last=True)).read(np.array(rows), epoch)
+
+
+def test_what_a_row_draws_depends_on_seed_epoch_and_row_alone() -> None:
+    torch.manual_seed(0)
+    wanted = torch.rand(3)
+    torch.manual_seed(0)
+    together, alone = read(Drawn(), [3, 5], 2), read(Drawn(), [5], 2)
+    assert torch.equal(torch.rand(3), wanted)  # the model draws the same
+    assert torch.equal(together["drawn"][1:], alone["drawn"])
+    assert together["name"] == ["3", "5"] and together["number"].tolist() == [3, 5]
+    for epoch, seed in ((3, 1), (2, 2)):
+        assert not torch.equal(read(Drawn(), [5], epoch, seed)["drawn"], alone["drawn"])
+    loaders = [torch_loader(Drawn(), BatchOrder(4, seed=0, train=True), workers=n) for n in (0, 2)]
+    for one, other in zip(*loaders, strict=True):
+        assert torch.equal(one["drawn"], other["drawn"])
+
+
+class Own(Drawn):
+    """Has a collate function."""
+
+    def collate_fn(self, samples: list[Any]) -> int:
+        return len(samples)
+
+
+def test_a_data_set_may_put_its_samples_together_itself() -> None:
+    assert read(Own(), [0, 1, 2, 3, 4]) == 5
+
+
+def test_arrays_of_any_kind_become_tensors() -> None:
+    rows = {
+        "half": np.ones((2, 3), np.float16),
+        "big": np.array([1, 2], ">i4"),
+        "flipped": np.arange(2)[::-1],
+        "texts": np.array(["a", "bc"]),
+        "pair": (np.array([True, False]), np.zeros((2, 0))),
+    }
+    found = to_tensors(rows)
+    assert found["half"].dtype == torch.float16 and found["big"].tolist() == [1, 2]
+    assert found["flipped"].tolist() == [1, 0] and found["texts"] == ["a", "bc"]
+    assert found["pair"][0].dtype == torch.bool and found["pair"][1].shape == (2, 0)
+    with pytest.raises(DataError, match="an array of datetime64"):
+        to_tensors(np.array(["2026-01-01"], "datetime64[D]"))
+
+
+class Wrong(Rows):
+    """Returns fewer rows than it is called for."""
+
+    def read(self, indices: np.ndarray, epoch: int, train: bool) -> Any:
+        return {"x": np.zeros((len(indices) - 1, 2))}
+
+
+def test_a_wrong_number_of_rows_is_a_sentence() -> None:
+    with pytest.raises(DataError, match=r"called for 4 rows, but its array\['x'\] has the shape \[3, 2\]"):
+        read(Wrong(), [0, 1, 2, 3])

@@ -36,7 +36,6 @@ from train_anywhere.config.schema import Config
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.torch.loader import Batches, torch_loader
-from train_anywhere.data.torch.samples import Reader
 from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.horovod.initialize import import_horovod, start_horovod
 from train_anywhere.distributed.topology import Topology
@@ -114,7 +113,7 @@ def loader(config: Config, topology: Topology) -> torch.utils.data.DataLoader:
     order = BatchOrder(
         8, seed=0, rank=topology.rank, world_size=topology.world_size, train=True, drop_last=True
     )
-    return torch_loader(Batches(Reader(train, 0), order, True))
+    return torch_loader(Batches(train, order))
 
 
 def hvd() -> Any:

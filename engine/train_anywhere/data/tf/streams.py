@@ -6,8 +6,7 @@ Ranks which split a stream by themselves must read different rows.
 
 import functools
 import itertools
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any
 
@@ -18,28 +17,6 @@ import tensorflow as tf
 from train_anywhere.data.tf.arrays import Structure, common_spec, to_arrays
 from train_anywhere.data.tf.pipeline import ordered_options
 from train_anywhere.errors import DataError, user_error
-
-CHECKED = 256
-"""Number of batches of which the ranks compare rows."""
-
-KEPT = 1024
-"""Hashes that a rank keeps, the smallest ones: a sample of its rows, and the same sample on ranks with the same rows."""
-
-LOOK_S = 20.0
-"""The most seconds of reading batches ahead to compare their rows over the ranks."""
-
-
-def refuse_equal_rows(ranks: Sequence[Sequence[float]]) -> None:
-    """Raise DataError if two ranks have more than half of their rows in common; `ranks` are the hashes of each."""
-    for one, other in itertools.combinations(range(len(ranks)), 2):
-        low = min((hashes[-1] for hashes in (ranks[one], ranks[other]) if len(hashes) == KEPT), default=2**48)
-        compared = [number for number in ranks[one] if number <= low]
-        common = len({*compared} & {*ranks[other]})
-        if 2 * common > len(compared):
-            raise DataError(
-                f"data.split=own: ranks {one} and {other} read the same rows, {common} of {len(compared)} compared in the first "
-                f"{CHECKED} batches; give each rank rows of its own, by the variables RANK and WORLD_SIZE."
-            )
 
 
 def is_stream(split: Any) -> bool:
@@ -125,21 +102,11 @@ class Stream:
             lambda: self._endless(limit) if endless else itertools.islice(self._read_once(), limit)
         )
 
-    def hash_rows(self, count: int) -> list[int]:
-        """Return the `KEPT` smallest hashes, 48 bits each, of the rows of the first `count` batches that are read within `LOOK_S`."""
-        smallest, end = list[int](), time.monotonic() + LOOK_S
-        once = hasattr(self.split, "__next__")
-        for batch in itertools.islice(self._read_once(), min(count, 2) if once else count):
-            self._first += [batch] if once else []
-            rows = (
-                b"".join(np.asarray(v).tobytes() for v in row)
-                for row in zip(*tf.nest.flatten(batch), strict=False)
-            )
-            found = {int.from_bytes(blake2b(row, digest_size=6).digest()) for row in rows}
-            smallest = sorted(found.union(smallest))[:KEPT]
-            if time.monotonic() > end:
-                break
-        return smallest
+    def hash_first(self) -> int:
+        """Return a hash of 48 bits of the first batch, which is read again later."""
+        leaves = tf.nest.flatten(self._peek()[0])
+        values = (leaf.astype("S") if leaf.dtype == object else leaf for leaf in leaves)
+        return int.from_bytes(blake2b(b"".join(v.tobytes() for v in values), digest_size=6).digest())
 
     def _endless(self, per_epoch: int) -> Iterator[Structure]:
         own_hooks = isinstance(self.split, keras.utils.PyDataset)

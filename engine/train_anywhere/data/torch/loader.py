@@ -5,15 +5,19 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, SequentialSampler
+from torch.utils.data import DataLoader, Dataset, SequentialSampler, default_collate, default_convert
 from torch.utils.data.distributed import DistributedSampler
 
+from train_anywhere.data.dataset import DataSet
 from train_anywhere.data.known import check_batch
 from train_anywhere.data.order.assignment import BatchOrder
-from train_anywhere.data.torch.samples import Reader
+from train_anywhere.data.torch import random_states
+from train_anywhere.data.torch.arrays import check_rows, to_tensors
 from train_anywhere.errors import DataError, SignalsAsErrors
 
 
@@ -47,32 +51,48 @@ class EpochSampler(SequentialSampler, DistributedSampler[Any]):
 
 @dataclass(frozen=True)
 class Batches(Dataset[Any]):
-    """Maps (epoch, batch) to this rank's batch.
+    """Maps (epoch, batch) to this rank's batch, in any process.
+
+    A random or augmented sample is the same for the same (seed, epoch, index): on any number of ranks and workers, and after a resume.
 
     Attributes:
-        reader: reads rows by index.
-        order: assigns the rows.
-        train: whether rows may be augmented.
+        dataset: a `DataSet`, or a map-style data set, whose samples its `collate_fn` puts together, else torch's function.
+        order: assigns the rows. They may be augmented if it drops the last batch, as for training.
     """
 
-    reader: Reader
+    dataset: Any
     order: BatchOrder
-    train: bool
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch. Raises DataError if there are too few rows for the ranks."""
-        return self.order.batches(len(self.reader.dataset))
+        return self.order.batches(len(self.dataset))
 
     def __getitem__(self, key: tuple[int, int]) -> Any:
         """Return the batch `key`, or a DataError: if raised, DataLoader would wrap it into the traceback of a worker."""
         try:
             with SignalsAsErrors():
-                return self._read(*key)
+                return self.read(self.order.rows(len(self.dataset), *key), key[0])
         except DataError as error:
             return error
 
-    def _read(self, epoch: int, batch: int) -> Any:
-        return self.reader.read(self.order.rows(len(self.reader.dataset), epoch, batch), epoch, self.train)
+    def read(self, indices: np.ndarray, epoch: int) -> Any:
+        """Return the rows of `indices` (int64 [n]) as tensors, in the tuples and dicts of the data set. Raises DataError."""
+        if self.reads_batches:
+            rows = self.dataset.read(indices, epoch, self.order.drop_last)
+            check_rows(rows, len(indices))
+            return to_tensors(rows)
+        samples = []
+        with random_states.preserve():
+            for index in indices.tolist():
+                random_states.reseed(self.order.seed, epoch, index)
+                samples.append(self.dataset[index])
+            collate = getattr(self.dataset, "collate_fn", None) or default_collate
+            return default_convert(collate(samples))
+
+    @cached_property
+    def reads_batches(self) -> bool:
+        """True if the data set reads whole batches; cached, since checking a protocol takes as long as reading a small batch."""
+        return isinstance(self.dataset, DataSet)
 
 
 class BatchLoader(DataLoader[Any]):
@@ -131,7 +151,7 @@ def torch_loader(batches: Batches, *, workers: int | Literal["auto"] = 0, ranks:
         DataError: the batch size does not fit the ranks or the data.
     """
     order = batches.order
-    check_batch(len(batches.reader.dataset), order.batch_size, order.world_size, batches.train)
+    check_batch(len(batches.dataset), order.batch_size, order.world_size, order.drop_last)
     loader = BatchLoader(
         batches,
         batch_size=None,
@@ -141,7 +161,7 @@ def torch_loader(batches: Batches, *, workers: int | Literal["auto"] = 0, ranks:
         persistent_workers=workers not in ("auto", 0),
         pin_memory=torch.cuda.is_available(),
     )
-    if workers == "auto" and batches.train:
+    if workers == "auto" and order.drop_last:
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         loader.most = max(1, int(os.environ.get("SLURM_CPUS_PER_TASK") or cpus // ranks) - 1)
     return loader

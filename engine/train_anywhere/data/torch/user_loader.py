@@ -6,8 +6,13 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from train_anywhere.data.dataset import DataSet
-from train_anywhere.data.torch.samples import is_map_style
 from train_anywhere.errors import iterate_causes
+
+
+def is_map_style(split: object) -> bool:
+    """Return whether rows can be read by index."""
+    by_index = hasattr(split, "__getitem__") and hasattr(split, "__len__")
+    return by_index and not isinstance(split, IterableDataset | dict)
 
 
 def is_source(value: object, named: bool = False) -> bool:

@@ -15,7 +15,7 @@ from train_anywhere.data.known import too_large
 from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.order.blocks import block_order
 from train_anywhere.data.tf.pipeline import read_batches, row_spec, to_data_set
-from train_anywhere.data.tf.streams import CHECKED, KEPT, Stream, is_stream, refuse_equal_rows, share_rows
+from train_anywhere.data.tf.streams import Stream, is_stream, share_rows
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.training.keras.checkpoint import Position
 from train_anywhere.training.keras.strategies.base import Strategy
@@ -220,21 +220,23 @@ class Loader:
     def _check_split(self, data: Stream) -> None:
         """Raise ConfigError or DataError if the ranks can't share a stream, or read the same rows with data.split=own."""
         kind, ranks = type(data.split).__name__, self.strategy.replicas
-        if self.own_split:
-            if self.strategy.processes < ranks:
-                raise ConfigError(
-                    f"data.split=own needs a process for each of the {ranks} devices; use another strategy."
-                )
-            if data.name == "train":
-                refuse_equal_rows(self.strategy.gather(data.hash_rows(CHECKED), KEPT))
+        if self.own_split and self.strategy.processes < ranks:
+            raise ConfigError(
+                f"data.split=own needs a process for each of the {ranks} devices; use another strategy."
+            )
+        if self.own_split and data.name != "train":
             return
-        if not isinstance(data.split, tf.data.Dataset | keras.utils.PyDataset):
+        if not (self.own_split or isinstance(data.split, tf.data.Dataset | keras.utils.PyDataset)):
             raise ConfigError(
                 f"the {data.name} data is a {kind}, which {ranks} ranks or devices can't share: each would read all of it; return a "
                 "tf.data.Dataset, a PyDataset or rows that are read by index. Does it give each rank rows of its own? Use data.split=own."
             )
-        first = self.strategy.gather(data.hash_rows(1), KEPT)
-        if any(rows != first[0] for rows in first):
+        first = [number for [number] in self.strategy.gather([data.hash_first()], 1)]
+        if self.own_split and len({*first}) < len(first):
+            raise DataError(
+                "data.split=own: ranks read the same first batch; give each rank rows of its own, by the variables RANK and WORLD_SIZE."
+            )
+        if not self.own_split and len({*first}) > 1:
             raise ConfigError(
                 f"the {data.name} data, a {kind}, starts with other rows on each rank. Does it give each rank rows of its own? Use "
                 "data.split=own. Otherwise let its order depend only on the seed."

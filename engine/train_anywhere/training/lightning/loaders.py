@@ -22,8 +22,7 @@ from train_anywhere.data.dataset import DataSet, ModuleLoaders, Splits
 from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.order.blocks import block_order
 from train_anywhere.data.torch.loader import Batches, BatchLoader, torch_loader
-from train_anywhere.data.torch.samples import Reader, is_map_style
-from train_anywhere.data.torch.user_loader import is_sharded, is_source, yields_batches
+from train_anywhere.data.torch.user_loader import is_map_style, is_sharded, is_source, yields_batches
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 from train_anywhere.job.rank_process import SIGNALS
@@ -115,8 +114,9 @@ class Opener:
         parts = count_parts(self.config) if train else 1
         at = topology.rank, topology.world_size
         order = BatchOrder(size, self.config.seed, *at, shuffle, blocks, parts, drop_last=train)
-        batches = Batches(Reader(data, self.config.seed), order, train)
-        loader = torch_loader(batches, workers=self.config.data.workers, ranks=topology.local_world_size)
+        loader = torch_loader(
+            Batches(data, order), workers=self.config.data.workers, ranks=topology.local_world_size
+        )
         # The loader draws a number at each start, and a resumed epoch starts twice: do not draw from the model's generator.
         loader.generator = torch.Generator()
         loader.worker_init_fn = WorkerInit(None)
@@ -152,7 +152,7 @@ def count_rows(opened: Any) -> int | None:
     """Return the number of rows of a loader or of several opened ones, or None if one is not known."""
     known = (opened if isinstance(opened, CombinedLoader) else CombinedLoader(opened)).flattened
     found: list[Any] = [getattr(one, "dataset", None) for one in known]
-    rows = [len(d.reader.dataset) if isinstance(d, Batches) else len(d) for d in found if is_map_style(d)]
+    rows = [len(d.dataset) if isinstance(d, Batches) else len(d) for d in found if is_map_style(d)]
     return sum(rows) if len(rows) == len(found) else None
 
 

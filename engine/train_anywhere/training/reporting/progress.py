@@ -69,11 +69,13 @@ class Throughput:
 
     def summary(self) -> str | None:
         """Return mean, slowest and fastest rate as a phrase. None if too little was measured."""
-        if len(self.rates) < 2 or self.seconds < MIN_MEASURED_S:
+        mean = self.mean()
+        if not mean or len(self.rates) < 2 or self.seconds < MIN_MEASURED_S:
             return None
-        mean, low, high = statistics.mean(self.rates), min(self.rates), max(self.rates)
         each = f", {mean / self.world_size:.1f} per device" if self.world_size > 1 else ""
-        return f"{mean:.1f} {self.unit}/s on average (from {low:.1f} to {high:.1f}){each}"
+        return (
+            f"{mean:.1f} {self.unit}/s on average (from {min(self.rates):.1f} to {max(self.rates):.1f}){each}"
+        )
 
     def rate(self) -> float | None:
         """Return the rows, or units, per second since the last restart, or None."""
@@ -174,7 +176,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         if self.display.bar:
-            self.display.bar.live.start()
+            self.display.bar.start()
         if self.live:
             self.live.start()
         return self
@@ -185,7 +187,7 @@ class Progress:
         if self.profile:
             self.profile.close()
         if self.display.bar:
-            self.display.bar.live.stop()
+            self.display.bar.stop()
         if self.live:
             self.live.close()
         if kind is None and (rates := self.throughput.summary()):
@@ -279,7 +281,7 @@ class Progress:
             "seconds_left": self.throughput.seconds_left(step, plan.total_steps)
             if plan.steps_known
             else None,
-            "metrics": {name: float(value) for name, value in self.display.values().items()},
+            "metrics": {n: float(v) for n, v in (self.display.metrics | self.display.recent).items()},
             "checkpoint": {"step": newest.step, "time": saved} if newest else None,
             "data_wait": self.throughput.data_wait(),
             "efficiency": self.heartbeat.efficiency.value,
@@ -288,10 +290,9 @@ class Progress:
     def _parts(self) -> list[str]:
         """Return a line in parts, such as `epoch 3/10` and `step 69/230`."""
         of = f"/{self.plan.total_steps}" if self.plan.steps_known else ""
-        epoch = (self._at or (0, 0))[0] + 1
         epochs = f"/{self.plan.max_epochs}" if self.plan.max_epochs < MAX_COUNT else ""
-        parts = [f"epoch {epoch}{epochs}", f"step {self._steps()}{of}"]
-        parts += [f"{name} {value:.4g}" for name, value in self.display.row().items()]
+        parts = [f"epoch {(self._at or (0, 0))[0] + 1}{epochs}", f"step {self._steps()}{of}"]
+        parts += [f"{name} {value:.4g}" for name, value in (self.display.fresh | self.display.recent).items()]
         if (rate := self.throughput.rate()) is not None:
             parts.append(f"{rate:.0f} {self.throughput.unit}/s")
         return parts
