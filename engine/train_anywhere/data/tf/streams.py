@@ -11,7 +11,6 @@ from hashlib import blake2b
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from train_anywhere.data.tf.arrays import Structure, common_spec, to_arrays
