@@ -70,7 +70,6 @@ def test_a_gpu_that_the_preset_does_not_list_is_left_to_the_scheduler(ask: Ask, 
 
 
 NOTED = {
-    "size_of_node": ("cluster=narval trainer.accelerator=cpu trainer.devices=64 strategy=ddp cluster.cpus_per_task=1", "64 CPUs and"),
     "account_form": ("cluster=sockeye cluster.account=mine", "does not have the usual form of an account of sockeye, st-<alloc>-1-gpu"),
     "nodes_for_batch": (
         "cluster=slurm strategy=ddp trainer.nodes=2-4 data.batch_size=64",
@@ -78,10 +77,6 @@ NOTED = {
     ),
     "set_by_site": ("cluster=neuron cluster.mem=10G", "may ignore or reject cluster.mem."),
     "set_by_site: partition": ("cluster=narval cluster.partition=gpu", "cluster.partition=gpu is rarely needed"),
-    "limits_of_partitions": (
-        "cluster=lumi cluster.partition=standard-g,dev-g cluster.time=2-00:00:00",
-        "cluster.time=48:00:00 is over the limit of dev-g, 3:00:00: the job starts in another partition.",
-    ),
     "gpu_type: of the constraint": (
         "cluster=ibex cluster.constraint=a100",
         "cluster.constraint=a100 requests other GPUs than cluster.gpu_type=v100; use cluster.gpu_type=a100 or null.",
@@ -106,7 +101,6 @@ def test_notes(ask: Ask) -> None:
     ("line", "part"),
     [
         ("cluster=alvis cluster.account=naiss2026-22-123", "usual form"),  # as Slurm stores it
-        ("cluster=lumi cluster.partition=standard-g,small-g cluster.time=1-00:00:00", "over the limit"),
         ("cluster=ibex cluster.constraint='[v100|a100]'", "requests other GPUs"),
     ],
 )

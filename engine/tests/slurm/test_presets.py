@@ -1,5 +1,3 @@
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +6,6 @@ import yaml
 
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
-from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.slurm import presets
 from train_anywhere.slurm.presets import read_host_patterns, resolve_current
@@ -140,23 +137,3 @@ def test_all_of_them_at_once(tree: dict[str, Any]) -> None:
 def test_times_that_are_what_they_seem(tree: dict[str, Any]) -> None:
     for minutes in ("2880", '"48:00:00"', "2-00:00:00"):
         assert problems(tree, PRESET.replace("7-00:00:00", minutes)) == []
-
-
-@pytest.mark.parametrize(
-    ("checked", "old"),
-    [("2020-01", True), ("2020-01-31", True), ("%Y-%m", False), ("%Y-%m-%d", False), ("once", False)],
-)
-def test_old_facts_are_noted_once(
-    checked: str,
-    old: bool,
-    make_config: Callable[..., Config],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    value = time.strftime(checked)
-    cluster = make_config("cluster=narval", f"cluster.site.checked='{value}'").cluster
-    shown = "`python slurm/new_cluster.py narval` prints those of Slurm."
-    note = f"the facts about narval were last checked in {value}; {shown}"
-    assert presets.stale_facts_notes(cluster) == ([note] if old else [])
-    assert presets.stale_facts_notes(cluster) == []

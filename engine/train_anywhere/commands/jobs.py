@@ -201,12 +201,12 @@ def best(parsed: Options) -> None:
             raise SubmitError(f"no run has the name {name}.")
         others = len(found) < len(everything) and not parsed.name
         shown = f" named {name}{' (--name PATTERN: others)' if others else ''}"
-    form = next((form for form in ("latex", "csv", "json") if getattr(parsed, form)), "")
+    form = "csv" if parsed.csv else "json" if parsed.json else ""
     if parsed.over:
         print(plots.summarize(found, parsed.over, parsed.metric, parsed.mode, form))
         return
-    if form in ("latex", "csv"):
-        raise SubmitError(f"--{form} needs --over KEY, such as --over seed.")
+    if parsed.csv:
+        raise SubmitError("--csv needs --over KEY, such as --over seed.")
     winner = best_of(found, parsed.metric, parsed.mode)
     if parsed.json:
         print(dumps(to_plain(asdict(winner))), end="")

@@ -33,9 +33,13 @@ read_seconds = parse(r"[0-9]{1,9}(\.[0-9]+)?", float, "a number of seconds, such
 read_steps = parse("[1-9][0-9]{0,5}", int, "a number of steps, such as 10")
 
 
-def refuse_rank(text: str) -> None:
-    """Refuse the option `logs --rank` of earlier versions."""
-    raise argparse.ArgumentTypeError(f"was removed: use `python src/jobs.py logs | grep -F '[rank {text}]'`")
+def removed(name: str, instead: str) -> Option:
+    """Return an option of earlier versions, which is refused."""
+
+    def refuse(text: str) -> None:
+        raise argparse.ArgumentTypeError(f"was removed: {instead.format(text)}")
+
+    return option(name, metavar="N", nargs="?", const="", type=refuse, help=argparse.SUPPRESS)
 
 
 JSON = option("--json", help="print one JSON document")
@@ -84,7 +88,7 @@ OPTIONS: dict[str, list[Option]] = {
         option("run", nargs="?", metavar="RUN", help=RUN.format("all runs")),
         option("--over", metavar="KEY", help="mean and spread of the runs' best values over a key: seed"),
         option("--csv", help="with --over: print comma-separated values"),
-        option("--latex", help="with --over: print a table for LaTeX"),
+        removed("--latex", "--csv prints the values, of which pandas' to_latex makes a table"),
         option("--name", metavar="PATTERN", help="compare runs of this name (default: the newest run's)"),
         option("--metric", metavar="METRIC", help="metric to compare (default: checkpoint.monitor)"),
         option("--mode", choices=("min", "max"), help="which is better (default: checkpoint.mode)"),
@@ -93,7 +97,7 @@ OPTIONS: dict[str, list[Option]] = {
     "logs": [
         NEWEST,
         option("-f", "--follow", help="follow it until the job ends"),
-        option("--rank", metavar="N", type=refuse_rank, help=argparse.SUPPRESS),
+        removed("--rank", "use `python src/jobs.py logs | grep -F '[rank {}]'`"),
     ],
     "save": [NEWEST, option("--stop", help="then end the run; it can be resumed"), TIMEOUT],
     "debug": [NEWEST, option("--rank", type=read_rank, metavar="N", help="only this rank")],

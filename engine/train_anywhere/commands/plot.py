@@ -6,7 +6,6 @@ Figures are drawn with matplotlib, which is optional, for a paper or a talk.
 import csv
 import io
 import math
-import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
@@ -60,7 +59,7 @@ def differing_keys(found: Sequence[RunEntry], over: str | None = None) -> list[K
 def summarize(
     found: Sequence[RunEntry], over: str, metric: str | None, mode: str | None, form: str = ""
 ) -> str:
-    """Return a table of the runs' best values, averaged over a key, in the form "", "csv", "json" or "latex"."""
+    """Return a table of the runs' best values, averaged over a key, in the form "", "csv" or "json"."""
     name, way, curves = measure(found, metric, mode)
     keys, groups = differing_keys(found, over), dict[tuple[str, ...], list[float]]()
     for run, values in zip(found, keys, strict=True):
@@ -70,8 +69,6 @@ def summarize(
     rows = [(group, average(values)) for group, values in groups.items()]
     rows.sort(key=lambda row: (row[1].runs == 0, row[1].mean if way == "min" else -row[1].mean))
     titles = [*keys[0], name, "spread", "runs"]
-    if form == "latex":
-        return format_latex([*keys[0], name, "runs"], rows)
     if form == "json":
         return dumps([dict(zip(titles, (*group, *values), strict=True)) for group, values in rows])
     cells = [
@@ -86,19 +83,6 @@ def summarize(
         "differs", lambda row: "  ".join(f"{k}={v}" for k, v in zip(short, row, strict=False) if v)
     )
     return format_table(columns, cells, terminal_width(), words)
-
-
-def format_latex(titles: Sequence[str], rows: Sequence[tuple[Sequence[str], Average]]) -> str:
-    """Return a table for LaTeX with booktabs, as many decimals as two digits of the spread."""
-    cells = [titles]
-    for group, (mean, spread, runs) in rows:
-        digits = max(0, 1 - math.floor(math.log10(spread))) if spread > 0 else 4
-        error = rf" \pm {spread:.{digits}f}" if spread == spread else ""
-        cells.append([*group, f"${mean:.{digits}f}{error}$", str(runs)])
-    escaped = [[re.sub(r"[&%#_{}]", r"\\\g<0>", text) for text in row] for row in cells]
-    head, *lines = [" & ".join(row) + r" \\" for row in escaped]
-    start = [rf"\begin{{tabular}}{{{'l' * len(titles)}}}", r"\toprule", head, r"\midrule"]
-    return "\n".join([*start, *lines, r"\bottomrule", r"\end{tabular}"])
 
 
 FORMATS = (".pdf", ".svg", ".png", ".eps", ".csv")

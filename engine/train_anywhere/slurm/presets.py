@@ -1,4 +1,4 @@
-"""Resolve `cluster=current` to the preset of this machine, and note that a preset is old."""
+"""Resolve `cluster=current` to the preset of this machine."""
 
 import fnmatch
 import os
@@ -6,19 +6,13 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from datetime import date
 from functools import cache
 from pathlib import Path
 
 from train_anywhere.config.cluster import Cluster
-from train_anywhere.config.command.compose import choice_file, choice_files
+from train_anywhere.config.command.compose import choice_files
 from train_anywhere.config.command.yaml_files import read_mapping
 from train_anywhere.errors import ConfigError, listed
-from train_anywhere.runs.reopen.trust import is_first_note
-
-MAX_AGE_DAYS = 180
-"""The age of facts from which a submission prints a note."""
 
 
 def resolve_current(overrides: Sequence[str], hosts: Sequence[str] | None = None) -> list[str]:
@@ -83,15 +77,3 @@ def read_host_patterns(files: Iterable[Path] | None = None) -> tuple[dict[str, l
         except (ValueError, RecursionError) as error:
             broken.append(f"ignored a preset: {file} is not valid YAML: {error}.")
     return known, broken
-
-
-def stale_facts_notes(cluster: Cluster) -> list[str]:
-    """Return a note about facts older than `MAX_AGE_DAYS`, once for each user, preset and date."""
-    name, checked = cluster.name, cluster.site.checked
-    with suppress(ValueError):  # no date
-        age = date.today() - date.fromisoformat(f"{checked}-01"[:10])
-        old = age.days > MAX_AGE_DAYS and cluster.scheduler == "slurm"
-        if old and is_first_note(choice_file("cluster", name), f"checked {checked}"):
-            shown = f"`python slurm/new_cluster.py {name}` prints those of Slurm"
-            return [f"the facts about {name} were last checked in {checked}; {shown}."]
-    return []

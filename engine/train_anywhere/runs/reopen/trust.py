@@ -142,13 +142,6 @@ def refuse_foreign_script(script: Path, trust: bool) -> None:
         )
 
 
-def is_first_note(file: Path, note: str) -> bool:
-    """Record that this user has seen a note about a file, and return whether it is new."""
-    known = is_recorded(file, "note", note)
-    record(file, "note", note)
-    return not known
-
-
 def remember_script(script: Path) -> None:
     """Record that this user has submitted the script, with the code next to it."""
     record(script, "script", _read_hex(script))

@@ -90,18 +90,6 @@ def node_type(request: Request) -> Iterator[str]:
         yield node.about
 
 
-def size_of_node(request: Request) -> Iterator[str]:
-    """Report a job without GPUs that is larger than the nodes with GPUs."""
-    job, node, cpus, mem = request.job, request.job.node, request.job.cpus_per_node, request.job.mem or 0
-    if not node or job.gpus:
-        return
-    if cpus > (node.cpus or cpus) or mem > (units.megabytes(node.mem) if node.mem else mem):
-        yield (
-            f"the job needs {cpus} CPUs{f' and {units.short_size(mem)}' if mem else ''} on a node, more than the nodes with GPUs "
-            f"have that the preset of {request.cluster} lists; whether another node has them is not checked, and the scheduler decides."
-        )
-
-
 def account_form(request: Request) -> Iterator[str]:
     """Report an account that sacctmgr named, or one without the site's usual form."""
     requested, used, usual = request.config.cluster.account, request.job.cluster.account, request.site.account
@@ -134,20 +122,6 @@ def set_by_site(request: Request) -> Iterator[str]:
         yield f"{request.cluster} picks the partition of a job itself; cluster.partition={partition} is rarely needed."
 
 
-def limits_of_partitions(request: Request) -> Iterator[str]:
-    """Report those of several partitions whose time limit is too short for the job."""
-    job, names = request.job, (request.job.cluster.partition or "").split(",")
-    if not job.gpus or job.cluster.qos or not job.time or len(names) == 1:
-        return
-    limits = {n.partition: n.max_time for n in request.site.nodes if n.partition in names and n.max_time}
-    for name, limit in limits.items():
-        if units.seconds(limit) < job.time:
-            yield (
-                f"cluster.time={units.clock(job.time)} is over the limit of {name}, {units.clock(units.seconds(limit))}: "
-                "the job starts in another partition."
-            )
-
-
 def gpu_type(request: Request) -> Iterator[str]:
     """Report a GPU type that the constraint contradicts, or one that the site needs."""
     c, known = request.config.cluster, sorted({n.gpu_type for n in request.site.nodes if n.gpu_type})
@@ -171,7 +145,7 @@ def downloads(request: Request) -> Iterator[str]:
 
 
 ADVICE = (
-    node_type, account_form, nodes_for_batch, set_by_site, limits_of_partitions, gpu_type, size_of_node, downloads,
+    node_type, account_form, nodes_for_batch, set_by_site, gpu_type, downloads,
     local_rules.maybe_private,
 )  # fmt: skip
 """Rules that yield notes, which do not stop a submission."""

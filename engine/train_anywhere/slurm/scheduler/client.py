@@ -133,9 +133,9 @@ def _submit(command: Sequence[str], script: Path) -> str:
 
 
 BAD_OPTION = re.compile(
-    r"unrecognized option|invalid option|option '.*' (is ambiguous|requires|doesn't allow)"
+    r"unrecognized option|invalid option|option '.*' (is ambiguous|requires|doesn't allow)|Invalid --\S+ specification"
 )
-"""Matches what sbatch says of options that it can't read, before it asks the cluster."""
+"""Matches what sbatch says of options and values that it can't read, before it asks the cluster."""
 
 
 def test_only(script: str) -> str:

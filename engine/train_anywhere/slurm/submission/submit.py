@@ -25,7 +25,6 @@ from train_anywhere.runs.reopen.resume import move_aside, move_back
 from train_anywhere.runs.reopen.trust import record, remember, remember_script
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm import rules
-from train_anywhere.slurm.presets import stale_facts_notes
 from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.scheduler import client
 from train_anywhere.slurm.scheduler.client import submit_chain
@@ -59,7 +58,6 @@ def submit(
     log = re.sub("%([%jA])", lambda part: "%" if part[1] == "%" else job_ids[0], render.log_path(job))
     notes = [
         *rules.notes(request),
-        *stale_facts_notes(job.cluster),
         *clean_environment.notes(script.read_text()),
         *code_snapshot.notes,
         *([followed.note] if followed and followed.note else []),
