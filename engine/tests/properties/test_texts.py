@@ -73,11 +73,25 @@ def test_devices_are_whole_nodes_or_refused(devices, total, nodes) -> None:
         assert total == f"{least * devices}-{most * devices}"
 
 
+@bounded(200)
+@given(
+    st.text(DIGITS | st.sampled_from("0123456789:-+T now.hours"), max_size=20)
+    | TEXT
+    | st.datetimes().map(datetime.isoformat)
+)
+def test_any_text_is_a_time_to_begin_at_or_refused(text: str) -> None:
+    try:
+        assert units.check_begin_time(text) == text and text.isascii() and "\n" not in text
+    except ValueError as error:
+        assert "use " in str(error)
+
+
 @bounded()
 @given(
     st.datetimes(datetime(1970, 1, 1), datetime(2999, 1, 1)).map(lambda t: t.replace(microsecond=0, fold=0))
 )
-def test_a_date_is_read_back_by_qsub_s_form(when: datetime) -> None:
+def test_a_date_is_the_same_for_both_schedulers(when: datetime) -> None:
+    assert units.check_begin_time(when.isoformat()) == when.isoformat()
     assert datetime.strptime(units.to_qsub(when.isoformat()), "%Y%m%d%H%M.%S") == when
 
 

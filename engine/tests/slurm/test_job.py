@@ -213,10 +213,27 @@ def test_a_user_without_a_name_is_a_number() -> None:
     assert done.stdout == "54321\n", done.stderr
 
 
+TIMES = [
+    *("20:00", "9:30:15", "midnight", "tomorrow", "now", "now+3600", "now+2days", "2026-12-01"),
+    "2026-12-01T08:00:30",
+]
+NEVER = [
+    *("later", "25:00", "1200", "now+", "now+1month", "2026-13-01", "2026-02-31", "01.12.2026", "now+²"),
+    "9" * 5000,
+]
+
+
+def test_every_form_of_slurm_and_no_other() -> None:
+    assert [units.check_begin_time(text) for text in TIMES] == TIMES
+    for text in NEVER:
+        with pytest.raises(ValueError, match="is not a start time; use a clock time"):
+            units.check_begin_time(text)
+
+
 def test_qsub_gets_a_date() -> None:
     assert units.to_qsub("2026-12-01T08:00") == "202612010800.00"
     assert units.to_qsub("2026-12-01") == "202612010000.00"
-    with pytest.raises(ValueError, match="PBS takes no other start time"):
+    with pytest.raises(ValueError, match="PBS takes a date"):
         units.to_qsub("20:00")
 
 

@@ -45,6 +45,7 @@ REFUSED = {
     "comment": ("cluster=neuron", "field=nlp;appl=pytorch"),
     "requeue": ("cluster=trillium cluster.requeue=true", "cluster.chain=3"),
     "features: chain": ("cluster=slurm cluster.chain=2 name=sweep", "use cluster.chain=1"),
+    "mail_type": ("cluster=slurm cluster.mail_type=SOMETIMES", "sbatch does not know SOMETIMES; use some of BEGIN,END"),
     "one_amount_of_memory": ("cluster=slurm cluster.mem=1G cluster.mem_per_gpu=1G", "set all but one of them to null"),
     "outline": ("cluster=pbs cluster.gpu_type=a100", "cluster.gpu_type=a100 would be ignored, because the outline pbs.sh.j2"),
     "outline: no option for GPUs": ("cluster=slurm cluster.gpu_request=none cluster.gpu_type=a", "no option requests GPUs; leave it out"),

@@ -49,6 +49,7 @@ SITES = {
     "monitor.notify=https://x": "monitor.notify was removed: use cluster.mail_type=ALL",
 }
 TIMES = ("soon", "24h", "-5", "1:2:3:4", "''", "1.5", "nan", "true", "²", "٣", "[1]", "9" * 400)
+BEGINS = ("later", "25:00", "now+1month", "2026-02-31", "''", "1200", "true", "[noon]")
 SIZES = ("lots", "10Q", "-5G", "''", "nan", "inf", "1e3G", "10 000M", "²G", "true", "9" * 400 + "T")
 OPTIONS = {
     "\"cluster.extra=['part']\"": "cluster.extra: 'part' is not an option; write it as for sbatch, such as --licenses=x",
@@ -128,6 +129,7 @@ THERE: dict[str, Damage] = {**BROKEN, "nothing": "", "unreadable": with_mode(0)}
 
 ROWS = [
     *(Row(words, says) for words, says in SITES.items()),
+    *(Row(f"cluster=slurm cluster.begin={t}", r"cluster\.begin(=|: )") for t in BEGINS),
     Row("after={run}", "after=RUN makes a job wait in a queue, and this machine has none; name a cluster"),
     Row("-m after={run} seed=1,2", "after=RUN makes a job wait in a queue, and this machine has none"),
     Row("cluster=slurm after=nothere", "after=nothere: (no run is called 'nothere'|there is no run)"),
@@ -137,7 +139,7 @@ ROWS = [
     Row("-m cluster=slurm after={run},{job}", "after can't be swept"),
     Row("cluster=slurm after={job}", "squeue.*Unable to contact", programs={"squeue": "echo Unable to contact >&2; exit 1", "sbatch": "echo 9"}, name="after= while the queue is silent"),
     Row("cluster=slurm after={job}", "that run failed, so a job that waits for it would never start", programs={"squeue": "echo '4001|FAILED'", "sbatch": "echo 9"}, name="after= a run that failed"),
-    Row("cluster=pbs cluster.begin=tomorrow", "cluster.begin: 'tomorrow' is not a date, and PBS takes no other start time"),
+    Row("cluster=pbs cluster.begin=tomorrow", "cluster.begin: 'tomorrow' is understood only by Slurm, and PBS takes a date"),
     Row("cluster=pbs cluster.exclusive=user", "cluster.exclusive=user is known to Slurm only"),
     Row("cluster=pbs cluster.nice=2000", "cluster.nice=2000 is too large for PBS; use cluster.nice=1024"),
     Row("cluster=slurm cluster.exclusive=yes", "cluster.exclusive='yes' is not true or false or user"),

@@ -8,6 +8,8 @@ JOB = {
     "cluster.constraint={a:b}": r"cluster\.constraint=.* is not a string or a list",
     "'cluster.constraint=a\nb'": r"cluster\.constraint='a.nb' has a line break",
     "'cluster.exclude=a\nb'": r"cluster\.exclude=.*line break",
+    "cluster.mail_type=SOMETIMES": r"cluster\.mail_type=SOMETIMES: sbatch does not know SOMETIMES; use some of BEGIN,END,FAIL",
+    "cluster.mail_type='\"END,FIAL\"'": r"sbatch does not know FIAL",
     "cluster.retries=1001": r"cluster\.retries=1001 must be at most 1000",
     "cluster.local_disk=scratch": r"cluster\.local_disk=scratch is a relative path",
     "cluster.exclusive=[user]": r"cluster\.exclusive=",
@@ -60,4 +62,5 @@ ROWS = [
     *(Row(f"{IN_AN_IMAGE} {words}", says, name=f"in an image, {words}") for words, says in CONTAINER.items()),
     *(Row(words, says, files=files) for words, (says, files) in STAGE.items()),
     *(Row(words, says) for words, says in {**HERE, **SECRETS}.items()),
+    Row('cluster=pbs cluster.mail_type=\'"END,FAIL"\'', r"cluster\.mail_type=END,FAIL: PBS takes the letters.*use cluster\.mail_type=ea"),
 ]  # fmt: skip

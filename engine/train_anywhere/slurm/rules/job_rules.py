@@ -197,6 +197,33 @@ def comment(request: Request) -> Iterator[str]:
         yield f"cluster.comment={value} does not have the form that {request.cluster} requires; {use}"
 
 
+MAIL_TYPES = (
+    "NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT", "TIME_LIMIT", "TIME_LIMIT_90", "TIME_LIMIT_80",
+    "TIME_LIMIT_50", "ARRAY_TASKS",
+)  # fmt: skip
+"""Values of sbatch's --mail-type: https://slurm.schedmd.com/sbatch.html"""
+
+PBS_MAIL_LETTERS = {"FAIL": "a", "BEGIN": "b", "END": "e"}
+"""Letters of `qsub -m` for Slurm's mail types; n means none, j includes the members of an array."""
+
+
+def mail_type(request: Request) -> Iterator[str]:
+    """Report a mail type that the scheduler does not know."""
+    requested = request.config.cluster.mail_type
+    if requested is None:
+        return
+    words = requested.upper().split(",")
+    if request.config.cluster.scheduler == "slurm":
+        if unknown := [word for word in words if word not in MAIL_TYPES]:
+            yield f"cluster.mail_type={requested}: sbatch does not know {listed(unknown)}; use some of {','.join(MAIL_TYPES[1:6])}."
+    elif not re.fullmatch("n|j?[abe]+", requested):
+        letters = "".join(PBS_MAIL_LETTERS.get(word, "") for word in words)
+        yield (
+            f"cluster.mail_type={requested}: PBS takes the letters a (abort), b (begin) and e (end); use "
+            f"cluster.mail_type={letters or 'ae'}."
+        )
+
+
 def requeue(request: Request) -> Iterator[str]:
     """Report `cluster.requeue` at a site whose compute nodes can't submit."""
     if request.config.cluster.requeue and not request.site.requeue:
@@ -209,5 +236,5 @@ def requeue(request: Request) -> Iterator[str]:
 SITE_RULES = (limits_of_a_node, longest_job, most_gpus, account, comment, requeue)
 RULES = (
     limits_of_a_node, one_amount_of_memory, batch_for_ranks, longest_job, most_gpus, account, comment, requeue, limits_of_time,
-    fair_share,
+    fair_share, mail_type,
 )  # fmt: skip

@@ -21,6 +21,14 @@ _FORMS = (
 
 _SIZES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 
+NAMES = ("midnight", "noon", "fika", "teatime", "today", "tomorrow")
+
+_UNIT = "(second|minute|hour|day|week)s?"
+
+_CLOCK = r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d)?"
+
+_DATE = rf"\d{{4}}-\d\d-\d\d(T{_CLOCK})?"
+
 LOWEST_ON_PBS = 1024
 """Largest `cluster.nice`: the priority of qsub -p is from -1024 to 1023 (OpenPBS, man qsub)."""
 
@@ -67,14 +75,34 @@ def short_size(mib: int) -> str:
     return f"{mib // 1024}G" if mib % 1024 == 0 else f"{mib}M"
 
 
-def to_qsub(text: str) -> str:
-    """Return a date in the form of `qsub -a`. Raises ValueError for the user if it is not a date."""
-    try:
-        return f"{datetime.fromisoformat(text):%Y%m%d%H%M.%S}"
-    except ValueError:
+def check_begin_time(text: str) -> str:
+    """Return the start time unchanged. Raises ValueError for the user if its form is not known."""
+    named = re.fullmatch(rf"now(\+\d{{1,8}}({_UNIT})?)?|{_CLOCK}|{'|'.join(NAMES)}", text, re.ASCII)
+    if not named and _date(text) is None:
         raise ValueError(
-            f"'{text}' is not a date, and PBS takes no other start time; use cluster.begin=2026-12-01T08:00."
-        ) from None
+            f"'{text}' is not a start time; use a clock time (\"20:00\", in YAML with the quotes), tomorrow, now+2hours, "
+            "or a date (2026-12-01, 2026-12-01T08:00)."
+        )
+    return text
+
+
+def to_qsub(text: str) -> str:
+    """Return a date in the form of `qsub -a`. Raises ValueError for the user if it is a relative time."""
+    when = _date(text)
+    if when is None:
+        raise ValueError(
+            f"'{text}' is understood only by Slurm, and PBS takes a date; use cluster.begin=2026-12-01T08:00."
+        )
+    return f"{when:%Y%m%d%H%M.%S}"
+
+
+def _date(text: str) -> datetime | None:
+    if not re.fullmatch(_DATE, text, re.ASCII):
+        return None
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:  # a day that does not exist, or an hour of one digit
+        return None
 
 
 def sizes(cluster: Cluster) -> dict[str, str | None]:
@@ -94,6 +122,7 @@ def format_problems(cluster: Cluster) -> list[str]:
     found = [
         *_problems_of_kind(times, seconds, may_be_0=("time",)),
         *_problems_of_kind({**sizes(cluster), **of_nodes}, megabytes, may_be_0=("mem", "mem_per_cpu")),
+        *_problems_of_kind({"begin": cluster.begin}, check_begin_time),
         *_problems_of_kind(patterns, _compile_pattern),
     ]
     found += [
