@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.tests.bad_inputs import summary
 from train_anywhere.files import with_engine
 
 # a shell starts `make test &` with Ctrl-C ignored, and programs would inherit that
@@ -33,10 +32,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             case = str(getattr(getattr(item, "callspec", None), "params", {}))
             for mark in (mark for mark, words in NEEDS.items() if re.search(words, case)):
                 item.add_marker(mark)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say at the end what became of the bad inputs."""
-    reports = (r for outcome in ("passed", "failed") for r in terminalreporter.stats.get(outcome, []))
-    if said := summary.line(reports):
-        terminalreporter.write_line(said)

@@ -93,27 +93,11 @@ class Scratch:
 
     def start(self) -> None:
         """Start the server, confined."""
-        inside = [
-            "unshare",
-            "--mount",
-            "--propagation",
-            "private",
-            "bash",
-            "-c",
-            INSIDE,
-            "confined",
-            str(self.path),
-        ]
+        private = ["unshare", "--mount", "--propagation", "private"]
+        inside = [*private, "bash", "-c", INSIDE, "confined", str(self.path)]
         # without root's powers: permissions hold for it as for any user
-        around = [
-            *inside,
-            "env",
-            "-C",
-            str(self.project),
-            "setpriv",
-            "--bounding-set=-all",
-            "--inh-caps=-all",
-        ]
+        powerless = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+        around = [*inside, "env", "-C", str(self.project), *powerless]
         environ = {**self.environ({}), "PATH": os.environ["PATH"]}  # for mount; commands get the other one
         self.server = ForkServer(["tools.testing.warm_imports"], environ, self.project, around)
         assert self.ask("-c", ["0"], {}, self.files(), 60)[0] == 0, "the server did not start"

@@ -1,6 +1,7 @@
 """The schemas of editors and docs/reference/keys.md list every key and choice, and refuse what the project refuses."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -109,10 +110,7 @@ def test_types_in_words(hint: Any, words: str) -> None:
 def test_a_choice_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file with only a target and a comment has a row with the types of the signature."""
     configs = tmp_path / "configs"
-    for path in CONFIGS.rglob("*.yaml"):
-        copy = configs / path.relative_to(CONFIGS)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(path.read_text())
+    shutil.copytree(CONFIGS, configs)
     (configs / "model/mine.yaml").write_text(
         "# My *best* net, see docs/how-to/your-code.md.\n_target_: src.models.lightning.mlp.mlp\nhidden: [3]  # a | b\n"
     )

@@ -16,7 +16,6 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.plugins.product import list_members
-from train_anywhere.testing.plugin import Command
 
 MakeConfig = Callable[..., Config]
 CHOICES = [
@@ -131,20 +130,3 @@ def test_what_speaks_of_the_command_is_not_swept(tree: Callable[..., dict[str, A
 def test_members_that_differ_in_what_one_array_can_hold_pass(tree: Callable[..., dict[str, Any]]) -> None:
     refuse_mixed_members([tree(framework=f, name=f) for f in ("lightning", "keras")], submitted=True)
     refuse_mixed_members([tree("local", name=n) for n in "ab"], submitted=False)
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["-m", "cluster=choice(slurm)"], "cluster=slurm would train here instead of submitting to slurm"),
-        (["cluster=slurm", "cluster.scheduler=none"], "cluster=slurm has no scheduler to submit to; to train here use cluster=local."),
-        (["cluster=slurm", "hydra/launcher=here"], "leave hydra/launcher= out."),
-    ],
-)  # fmt: skip
-def test_nothing_is_trained_on_the_login_node(
-    train: Command, tmp_path: Any, words: list[str], sentence: str
-) -> None:
-    done = train(*words, f"paths.results={tmp_path / 'results'}")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert sentence in done.stderr and "Traceback" not in done.stderr
-    assert list(tmp_path.iterdir()) == []

@@ -16,9 +16,8 @@ from train_anywhere.config.paths import (
     resolve_node_path,
 )
 from train_anywhere.config.schema import Config
-from train_anywhere.errors import CheckpointError, ConfigError, DataError
+from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.files import ROOT
-from train_anywhere.runs.folder import open_run
 
 ENVIRON = {"A": "/a", "B_1": "/b"}
 
@@ -104,9 +103,3 @@ def test_the_longest_name_and_path_are_taken(make_config: Callable[..., Config])
     assert rule("é" * 127) == ("é" * 127, "") and "at most 255 bytes for each name" in rule("é" * 128)[1]
     longest = "/" + "/".join(["é" * 127] * 15)
     assert make_config(f"paths.data='{longest}'").paths.data == longest
-
-
-@pytest.mark.parametrize("path", ["/tmp/" + "x" * 300, "/".join(["y" * 200] * 30)])
-def test_a_run_with_such_a_name_does_not_exist(path: str) -> None:
-    with pytest.raises(CheckpointError, match="run folder"):
-        open_run(path)

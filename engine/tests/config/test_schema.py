@@ -1,7 +1,6 @@
 """Every choice and experiment composes. Contradictions are refused."""
 
 import dataclasses
-import math
 import typing
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -85,73 +84,29 @@ def said(groups: str, key: str, value: object) -> list[str]:
     return []
 
 
-NAN, INF, HUGE, HEX = math.nan, math.inf, 10**400, 16**5000
-GROUPS = {
-    "optimizer": "optimizer=adamw",
-    "sgd": "optimizer=sgd",
-    "cnn": "model=cnn",
-    "mlp": "model=mlp",
-    "step": "schedule=step",
-    "cosine": "schedule=cosine",
-    "synthetic": "data=synthetic",
-    "pictures": "data=imagefolder",
-    "": "",
-}
-OUT_OF_RANGE: list[tuple[str, str, list[object]]] = [
-    ("optimizer", "optimizer.lr", [0, -1.0, NAN, INF, -INF, HUGE, 1e300, True, "fast", None, [], {}]),
-    ("optimizer", "optimizer.eps", [0, -1e-8, NAN, INF, 2.0]),
-    ("optimizer", "optimizer.weight_decay", [-0.1, NAN, INF, HUGE]),
-    ("optimizer", "optimizer.betas", [[], [0.9], [0.9, 0.9, 0.9], [0.9, 1.0], [-0.1, 0.9], [NAN, 0.9], 0.9, [[0.9], 0.9]]),
-    ("sgd", "optimizer.momentum", [1.0, 1.5, -0.1, NAN, INF]),
-    ("cnn", "model.dropout", [1.0, 1.5, -0.1, NAN]), ("cnn", "model.width", [0, -1, 10**9, 1.5, HUGE]),
-    ("mlp", "model.hidden", [[0], [-1], [10**9], [1.5], ["a"], 8, [None]]),
-    ("step", "schedule.milestones", [[-1], [2, 1], [1, 1], [NAN], [INF], ["x"], 3]),
-    ("step", "schedule.gamma", [0, -1, 2.0, NAN, INF]), ("cosine", "schedule.final", [-0.1, 1.1, NAN]),
-    ("cosine", "schedule.warmup_epochs", [-1, NAN, INF, HUGE]),
-    ("synthetic", "data.height", [0, -1, 10**9]), ("synthetic", "data.channels", [0, -1, 10**9]),
-    ("synthetic", "data.classes", [0, 10**12]), ("synthetic", "data.length", [0, -5, 10**12]),
-    ("synthetic", "data.val_length", [0, -5, 10**12]),
-    ("pictures", "data.image_size", [0, -1, 10**6, 1.5, "big"]),
-    ("pictures", "data.channels", [0, 2, 4, "3d", None]),
-    ("pictures", "data.dir", ["", " ", None, "a\0b", "\udcff", "$NOPE_NOT_SET", "~nosuchuser/x"]),
-    ("", "data.batch_size", [0, -1, 2**30, 1.5, HUGE, HEX, None, True]),
-    ("", "data.workers", [-1, 10**6, True]),
-    ("", "data", [None, [], "digits", {}, {"name": []}, {"name": None}, {"name": {}}]),
-    ("", "data.name", [[], {}, None, [[]], b"digits"]),
-    ("", "seed", [-1, 2**32, 2**64, HUGE, HEX, 1.5, True, None]), ("", "trainer", [None, [], 3, "x"]),
-    ("", "trainer.nodes", [0, -1, 10**9, HUGE]), ("", "trainer.devices", [0, -1, 10**6, "all", None, [0]]),
-    ("", "trainer.total_devices", [0, -1, 10**9]), ("", "trainer.max_epochs", [0, -1, 2**31, HUGE]),
-    ("", "trainer.max_steps", [0, -1]),
-    ("", "trainer.limit_train_batches", [0, 0.0, -1, 1.5, NAN, INF, HUGE]),
-    ("", "trainer.limit_val_batches", [-1, 1.5, NAN, INF]),
-    ("", "trainer.limit_test_batches", [-0.5, 1.5, NAN]), ("", "trainer.accumulate_grad_batches", [0, -1]),
-    ("", "trainer.gradient_clip_val", [0, -1, NAN, INF]), ("", "trainer.check_val_every_n_epoch", [0, -1]),
-    ("", "trainer.val_check_interval", [0, 0.0, -1, 1.5, NAN, INF, HUGE]),
-    ("", "trainer.num_sanity_val_steps", [-2, 1.5]),
+HUGE, HEX = 10**400, 16**5000
+WRONG: list[tuple[str, str, list[object]]] = [
+    ("", "optimizer.lr", [HUGE, True, "fast", None, [], {}]), ("", "optimizer.betas", [[], [0.9], [0.9] * 3, 0.9, [[0.9], 0.9]]),
+    ("model=mlp", "model.hidden", [[0], [1.5], ["a"], 8, [None]]), ("schedule=step", "schedule.milestones", [[2, 1], [1, 1], ["x"], 3]),
+    ("data=imagefolder", "data.channels", [0, 2, "3d", None]),
+    ("data=imagefolder", "data.dir", ["", " ", None, "a\0b", "\udcff", "$NOPE_NOT_SET", "~nosuchuser/x"]),
+    ("", "data.batch_size", [HUGE, HEX, 1.5, None, True]), ("", "data", [None, [], "digits", {}, {"name": []}, {"name": {}}]),
+    ("", "data.name", [[], {}, None, [[]], b"digits"]), ("", "seed", [2**64, HEX, 1.5]), ("", "trainer", [None, [], 3, "x"]),
+    ("", "trainer.devices", ["all", None, [0]]), ("", "trainer.max_epochs", [0, HUGE]), ("", "trainer.val_check_interval", [0, 0.0, 1.5]),
     ("", "trainer.max_time", ["", "90", "1:30", 43200, "00:00:00:00", "25:61:61", "1:60:00", "0:00:60", "-1:00:00", "1::00"]),
-    ("", "trainer.log_every_n_steps", [0, -1]), ("", "trainer.early_stopping.patience", [-1, 1.5]),
-    ("", "trainer.early_stopping.min_delta", [-1, NAN, INF]), ("", "checkpoint.every_n_epochs", [0, -1]),
-    ("", "checkpoint.every_n_steps", [0, -1]), ("", "checkpoint.every_n_seconds", [0, -1, NAN, INF]),
-    ("", "checkpoint.keep_last", [0, -1]), ("", "checkpoint.keep_every_n_epochs", [0, -1]),
-    ("", "checkpoint.local", ["", "~nosuchuser/x"]),
-    ("", "paths.results", ["", None, [], "$NOPE_NOT_SET/x", "~nosuchuser"]),
-    ("", "name", ["", "latest", "a/b", "..", "-x", "x" * 101, [], None, "a\0b"]),
-    ("", "cluster.account", ["", "  ", [], {}, b"x", True]),
-    ("", "cluster.venv", ["", "$NOPE_NOT_SET", "~nosuchuser/env"]),
-    ("", "cluster.cpus_per_task", [0, -4, 10**9]),
-    ("", "trainer.micro_batch", [0, -1, 1.5, 36]), ("", "monitor.sample_seconds", [0, -1, NAN, 1e9, True]),
-    ("", "monitor.hang_minutes", [0, -1, NAN, INF]), ("", "cluster.nice", [0, -5, 1.5, 2**31, True]),
-    ("", "cluster.max_gpu_hours", [0, -1, NAN, INF, ""]), ("", "cluster.signal_seconds", [-5, 1.5, NAN]),
-    *(("", f"cluster.{key}", [0, -1, 1.5]) for key in ("chain", "max_running", "site.max_gpus", "members_per_gpu")),
+    ("", "checkpoint.local", ["", "~nosuchuser/x"]), ("", "paths.results", ["", None, [], "$NOPE_NOT_SET/x", "~nosuchuser"]),
+    ("", "name", ["", "latest", "a/b", "..", "-x", "x" * 101, [], None, "a\0b"]), ("", "cluster.account", ["", "  ", [], {}, b"x", True]),
+    ("", "cluster.venv", ["", "$NOPE_NOT_SET", "~nosuchuser/env"]), ("", "trainer.micro_batch", [1.5, 36]),
     ("", "container.mounts", [[""], [None], "x", ["$NOPE_NOT_SET"]]),
 ]  # fmt: skip
+"""A choice, a key of it, and values that it can't have. A number out of its range is refused by its rule, see test_strict.py."""
 
 
-def test_no_value_out_of_range_gets_past() -> None:
+def test_no_wrong_value_gets_past() -> None:
     wrong = []
-    for group, key, values in OUT_OF_RANGE:
+    for group, key, values in WRONG:
         for value in values:
-            found = said(GROUPS[group], key, value)
+            found = said(group, key, value)
             named = found and key.split(".")[0] in found[0]
             if not named or not all("\n" not in problem and len(problem) < 600 for problem in found):
                 wrong.append((key, str(type(value)), found))

@@ -1,11 +1,7 @@
-"""The table of strategies: refusals, the meaning of `auto`, the choices of `strategy=`."""
-
-import pytest
+"""The table of strategies: the meaning of `auto`, the choices of `strategy=`."""
 
 from train_anywhere.config.checks.strategy_table import LAUNCHERS, SUPPORTED, resolve_strategy
-from train_anywhere.config.command.compose import compose, list_groups
-from train_anywhere.config.load import load
-from train_anywhere.errors import ConfigError
+from train_anywhere.config.command.compose import list_groups
 from train_anywhere.files import ROOT
 
 
@@ -35,28 +31,6 @@ def test_auto() -> None:
         (f, devices, nodes): resolve_strategy(f, "auto", devices, nodes) for f, devices, nodes in AUTO
     } == AUTO
     assert [name for (framework, *_), name in AUTO.items() if name not in SUPPORTED[framework]] == []
-
-
-REFUSED = {
-    "strategy=single trainer.nodes=2": "strategy=single works on one node only, but trainer.nodes=2; use strategy=ddp",
-    "framework=keras strategy=mirrored trainer.nodes=2": "but trainer.nodes=2; use strategy=multiworker_mirrored",
-    "strategy=fsdp strategy.shard_within_node=true trainer.total_devices=3 trainer.nodes=2": "use trainer.total_devices=4, or",
-    "strategy=ddp strategy.static_graph=true trainer.accumulate_grad_batches=2": "does not work with trainer.accumulate_grad_batches=2",
-    "strategy=horovod trainer.sync_batchnorm=true": "use strategy=ddp, or trainer.sync_batchnorm",
-    "strategy=fsdp trainer.sync_batchnorm=true trainer.devices=2 trainer.accelerator=cpu": "trainer.sync_batchnorm=true needs GPUs",
-    "framework=keras trainer.sync_batchnorm=true trainer.compile=true": "use trainer.compile=false, or trainer.sync_batchnorm=false",
-}
-"""What does not go together, and its refusal; engine/tests/bad_inputs/rows/together.py has more."""
-
-
-def test_refused_with_what_works() -> None:
-    wrong = {}
-    for words, says in REFUSED.items():
-        with pytest.raises(ConfigError) as caught:
-            load(compose(words.split()))
-        if says not in "\n".join(caught.value.problems):
-            wrong[words] = caught.value.problems
-    assert wrong == {}
 
 
 def test_the_page_shows_the_table() -> None:

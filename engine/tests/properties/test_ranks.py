@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.tests.properties.cases import DIGITS, TEXT, bounded
-from train_anywhere.distributed.discover import discover, job_port, read_number, train_hosts
+from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.topology import Topology, expand_hosts, fold_hosts
 from train_anywhere.errors import TopologyError
 
@@ -107,31 +107,3 @@ def test_any_environment_is_a_place_or_refused(env: dict[str, str], whole: bool)
     assert 0 <= place.local_rank < place.local_world_size
     assert 0 <= place.node_rank < place.nodes
     assert isinstance(place, Topology)
-
-
-@bounded()
-@given(st.text(DIGITS | st.sampled_from("0123456789-+_. "), max_size=5))
-def test_a_variable_is_a_whole_number_or_refused(value: str) -> None:
-    try:
-        found = read_number({"RANK": value}, "RANK")
-    except TopologyError as error:
-        assert "RANK" in str(error)
-        return
-    assert re.fullmatch(r"[0-9]+", value) and found == int(value)
-
-
-@bounded()
-@given(st.text(DIGITS | st.sampled_from("ab:,01"), max_size=8), st.integers(1, 4))
-def test_train_hosts_are_pairs_or_refused(value: str, ranks: int) -> None:
-    try:
-        hosts = train_hosts({"TRAIN_HOSTS": value}, ranks)
-    except TopologyError as error:
-        assert "TRAIN_HOSTS" in str(error)
-        return
-    assert hosts == () or sum(count for _, count in hosts) == ranks
-
-
-@bounded()
-@given(st.integers(0, 10**12), st.integers(0, 10**4), st.integers(0, 100))
-def test_a_port_is_below_those_of_clients(job: int, step: int, restart: int) -> None:
-    assert 10000 <= job_port(job, step, restart) <= 30000 - 16

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from engine.tests.properties.cases import SCALARS, TEXT, bounded, composed
 from tools.testing.frameworks import FIRST
-from train_anywhere.commands.scaling import format_rows, make_row
 from train_anywhere.errors import ProjectError
 from train_anywhere.features import describe
 from train_anywhere.features.stage.copy import _read_record
@@ -31,7 +30,7 @@ from train_anywhere.runs.study import Space, Study
 from train_anywhere.search.loop import find_folder
 from train_anywhere.slurm.status.best import find_best
 from train_anywhere.slurm.status.find_runs import RunEntry
-from train_anywhere.slurm.status.gather import Report, gather
+from train_anywhere.slurm.status.gather import gather
 from train_anywhere.slurm.status.list_page import list_runs
 from train_anywhere.slurm.status.text_page import page, to_json
 
@@ -226,21 +225,6 @@ def test_no_text_is_more_than_refused(text: str) -> None:
         loads(text)
     except ValueError as error:
         assert str(error)
-
-
-@bounded(60)
-@given(
-    st.sampled_from(["trainer", "strategy", "trainer.nodes", "trainer.devices", "strategy.name", "launch"]),
-    ODD,
-)
-def test_any_configuration_is_a_row_of_a_timing_table(place: str, value: Any) -> None:
-    """A run folder may be damaged: what is not known is left out."""
-    tree: Any = {"trainer": {"nodes": 1, "devices": 2}, "strategy": {"name": "auto"}, "launch": "auto"}
-    section, _, key = place.rpartition(".")
-    (tree[section] if section else tree)[key] = value
-    (folder() / "config.yaml").write_text(json.dumps(tree))
-    row = make_row(Report("x", folder()))
-    assert len(format_rows([row]).splitlines()) == 2
 
 
 @bounded(60)

@@ -1,6 +1,5 @@
 """Any string for a range, time, command, rank, run or search is a value or one message."""
 
-import argparse
 import dataclasses
 import re
 import shlex
@@ -14,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.tests.properties.cases import DIGITS, TEXT, bounded, composed
-from train_anywhere.commands.jobs_options import read_rank
 from train_anywhere.config.checks import contradictions
 from train_anywhere.config.command.compose import parse_override
 from train_anywhere.config.limits import Span, span_bounds
@@ -107,25 +105,11 @@ def test_a_command_is_told_its_port_or_refused(command: str) -> None:
     assert any("4711" in word for word in others) and PORT not in first
 
 
-@bounded()
-@given(
-    st.lists(WORDS, min_size=1, max_size=3), st.sampled_from([PORT, f"--port={PORT}", f"http://h:{PORT}/"])
-)
-def test_any_words_and_a_port_are_a_command(words: list[str], port: str) -> None:
-    assert not serve._command_problems(shlex.join([*words, port])) or PORT in words[0]
-
-
 @bounded(200)
 @given(TEXT | st.ip_addresses().map(str) | st.text("0123456789.:ab", max_size=9))
 def test_an_address_is_one_to_listen_at_or_refused(text: str) -> None:
     if serve._is_address(text):
         assert text.isascii() and not re.search(r"[\s/@'\"$`]", text)
-
-
-@bounded()
-@given(st.ip_addresses())
-def test_every_address_is_one(address: object) -> None:
-    assert serve._is_address(str(address))
 
 
 @bounded(200)
@@ -173,15 +157,6 @@ def test_any_jobs_are_ids_or_refused(results: Path, content: bytes) -> None:
     jobs.unlink()
     assert all(re.fullmatch(r"[\w.\[\]-]+", job) for job in run.job_ids)
     assert bool(run.job_ids) or "jobs.txt" in run.trouble or {*content.split()} <= {b"?"}
-
-
-@bounded()
-@given(st.text(DIGITS | st.sampled_from("0123456789-+_. "), max_size=12))
-def test_any_text_is_a_rank_or_refused(text: str) -> None:
-    try:
-        assert read_rank(text) == int(text)
-    except argparse.ArgumentTypeError as error:
-        assert "not a rank" in str(error)
 
 
 WRITTEN = heartbeat._LAYOUT.size

@@ -26,7 +26,7 @@ from train_anywhere.files.atomic import read_json
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import load_frozen, read_frozen, write_frozen
 from train_anywhere.runs.study import JOURNAL, Space, Study, members
-from train_anywhere.search.loop import find_folder, option_problems
+from train_anywhere.search.loop import find_folder
 
 Train = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., Trial]
@@ -192,12 +192,6 @@ def test_the_same_command_finds_its_study(tmp_path: Path) -> None:
     assert find_folder(tmp_path, study("x=interval(0,1)"), None, resumes=True) != folder
     with pytest.raises(ConfigError, match="is a study of another command: x=interval"):
         study("x=1,2").write(folder)
-
-
-def test_options_of_the_sweeper() -> None:
-    """engine/tests/bad_inputs/rows/searches.py has those that are refused."""
-    options = {"n_trials": 3, "n_jobs": 1, "sampler": "random", "pruner": "none", "study_name": None}
-    assert option_problems(options) == []
 
 
 SEARCH = (

@@ -14,7 +14,9 @@ import argparse
 import csv
 import io
 import itertools
+import math
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -28,7 +30,7 @@ from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import quote_value
 from train_anywhere.config.command.diagnose import compose_diagnosed
-from train_anywhere.config.command.members import COMMAND_KEYS, merge_problems
+from train_anywhere.config.command.members import merge_problems
 from train_anywhere.config.load import load
 from train_anywhere.config.paths import escape_dollars
 from train_anywhere.config.schema import Config
@@ -40,7 +42,6 @@ from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.files.terminal.table import Column, format_table
 from train_anywhere.launch.local_run import local_problems
-from train_anywhere.runs.facts import read_config
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, new_run_id
 from train_anywhere.runs.summary import command_path, display_path, train_command
 from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
@@ -48,6 +49,9 @@ from train_anywhere.slurm.status.gather import OVER, Report, gather
 from train_anywhere.slurm.submission import prepare
 from train_anywhere.slurm.submission.submit import wait_for_jobs
 from train_anywhere.training.preflight import CHECKS
+
+COUNT = "0*[1-9][0-9]{0,6}"
+"""Matches a number of nodes or devices."""
 
 AXES = {
     "nodes": "trainer.nodes",
@@ -84,36 +88,44 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def compare(words: Sequence[str], weak: bool) -> int:
-    """Check the arguments, then run or submit the cells of the table."""
+    """Check the arguments, run or submit the cells, and print the table unless jobs still have to run."""
     axes, others = split_words(words)
     base = compose_quoted(others)
-    allowed = {"wait": ("True", "False"), "dry_run": ("True", "False", "test")}
-    if wrong := [key for key, values in allowed.items() if repr(base[key]).strip("'") not in values]:
-        raise ConfigError(*(f"{key}={base[key]} is not true or false." for key in wrong))
     here = base["cluster"]["scheduler"] == "none"
     if here and "launch" in axes:
         raise ConfigError(
             "launch= sets how a job starts its ranks, and these runs are not jobs: leave it out."
         )
     batch = base["data"]["batch_size"] if weak else None
-    others = [word for word in others if word.partition("=")[0] not in COMMAND_KEYS]
     cells = {name: [*others, *own] for name, own in make_cells(axes, base, batch)}
-    configs = check_cells(cells, here, bool(base["dry_run"]))
-    if base["dry_run"]:
-        for name in configs:
-            print(f"{train_command()} {shlex.join(cells[name])}")
+    config = check_cells(cells, here)
+    typed = [[w for w in cell if w.partition("=")[0] not in ("wait", "dry_run")] for cell in cells.values()]
+    if config.dry_run:
+        print("".join(f"{train_command()} {shlex.join(cell)}\n" for cell in typed), end="")
         return 0
-    folder = Path(next(iter(configs.values())).paths.results) / "scaling" / new_run_id()
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise SubmitError(
-            f"{folder} can't be created ({error.strerror}); use paths.results=FOLDER."
-        ) from error
+    folder = Path(config.paths.results) / "scaling" / new_run_id()
+    folder.mkdir(parents=True)
     print(f"Table: {display_path(folder)}", flush=True)
     train = [sys.executable, "-u", str(ROOT / "src" / "train.py")]
-    results = f"paths.results={escape_dollars(str(folder))}"
-    return run_cells(folder, {name: [*train, *cells[name], results] for name in configs}, here, base["wait"])
+    results, failed = f"paths.results={escape_dollars(str(folder))}", False
+    try:
+        for number, (name, cell) in enumerate(zip(cells, typed, strict=True), 1):
+            print(f"[{number}/{len(cells)}] {name}", flush=True)
+            code = subprocess.run([*train, *cell, results]).returncode
+            if code and not here:
+                return code
+            failed |= bool(code)
+    finally:  # also after Ctrl-C
+        if here and newest_runs(folder):
+            show(folder)
+    if here:
+        return int(failed)
+    if config.wait:
+        runs = newest_runs(folder)
+        wait_for_jobs(str(runs[0].scheduler), [job for run in runs for job in run.job_ids])
+        return show(folder)
+    print(f"Next:  {command_path('python')} -m train_anywhere scaling {shlex.quote(display_path(folder))}")
+    return 0
 
 
 def compose_quoted(words: Sequence[str]) -> dict[str, Any]:
@@ -141,7 +153,7 @@ def split_words(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
         problems += [
             f"{axis}={text} is not a number of {axis}; use {axis}=1,2."
             for text in axes.get(axis, ())
-            if not (text.isascii() and text.isdecimal() and int(text[:9]) > 0 and len(text) < 8)
+            if not re.fullmatch(COUNT, text)
         ]
     if not axes.keys() & {"nodes", "devices"}:
         problems.append("there is nothing to compare; give numbers of nodes or devices, such as devices=1,2.")
@@ -177,51 +189,31 @@ def make_cells(
         yield name, [*(f"{key}={value}" for key, value in words), *grown, f"name={name}"]
 
 
-def check_cells(cells: Mapping[str, Sequence[str]], here: bool, dry: bool) -> dict[str, Config]:
-    """Return the configurations of the cells that can run, and print why others are left out.
+def check_cells(cells: dict[str, list[str]], here: bool) -> Config:
+    """Remove the cells that can't run, print why, and return the configuration of the first one.
 
     Raises ConfigError: nothing is left to compare.
     """
 
-    def job_problems(config: Config) -> list[str]:
+    def problems(config: Config) -> list[str]:
+        if here:
+            return local_problems(config, CHECKS)
         return prepare.refusals(config, None, None, None, CHECKS.problems)
 
-    configs: dict[str, Config] = {}
-    wrong: list[tuple[str, list[str]]] = []
+    configs: list[Config] = []
+    wrong: dict[str, list[str]] = {}
     for name, words in cells.items():
         try:
-            tree = compose_quoted([*words, f"dry_run={str(dry).lower()}"])
-            configs[name] = load(tree, partial(local_problems, checks=CHECKS) if here else job_problems)
+            configs.append(load(compose_quoted(words), problems))
         except ConfigError as error:
-            wrong.append((name, error.problems))
-    problems = merge_problems(wrong, len(cells))
+            wrong[name] = error.problems
+    merged = merge_problems([*wrong.items()], len(cells))
     if wrong and len(configs) < 2:
-        raise ConfigError(*problems)
-    print("".join(f"left out: {problem}\n" for problem in problems), end="", flush=True)
-    return configs
-
-
-def run_cells(folder: Path, commands: Mapping[str, Sequence[str]], here: bool, wait: bool) -> int:
-    """Run the cells one after the other, or submit them; print the table unless the jobs still have to run."""
-    failed = False
-    try:
-        for number, (name, command) in enumerate(commands.items(), 1):
-            print(f"[{number}/{len(commands)}] {name}", flush=True)
-            code = subprocess.run(command).returncode
-            if code and not here:
-                return code
-            failed |= bool(code)
-    finally:  # also after Ctrl-C
-        if here and newest_runs(folder):
-            show(folder)
-    if not here and wait:
-        runs = newest_runs(folder)
-        wait_for_jobs(str(runs[0].scheduler), [job for run in runs for job in run.job_ids])
-        return show(folder)
-    if not here:
-        next_one = shlex.quote(display_path(folder))
-        print(f"Next:  {command_path('python')} -m train_anywhere scaling {next_one}")
-    return int(failed)
+        raise ConfigError(*merged)
+    print("".join(f"left out: {problem}\n" for problem in merged), end="", flush=True)
+    for name in wrong:
+        del cells[name]
+    return configs[0]
 
 
 def newest_runs(folder: Path) -> list[RunEntry]:
@@ -243,8 +235,12 @@ def show(folder: Path) -> int:
     print(format_rows(rows))
     for sentence in gathered.trouble:
         print(one_line(sentence), file=sys.stderr)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    values = ([row.get(key) for key in FORMS] for row in rows)
+    writer.writerows([FORMS, *([f"{v:.6g}" if isinstance(v, float) else v for v in row] for row in values)])
     try:
-        write_atomic(folder / "scaling.csv", to_csv(rows))
+        write_atomic(folder / "scaling.csv", text.getvalue())
         print(display_path(folder / "scaling.csv"), flush=True)
     except OSError as error:  # the runs decide the exit code
         print(f"scaling.csv was not written: {error}", file=sys.stderr)
@@ -257,26 +253,16 @@ def make_row(report: Report) -> dict[str, Any]:
     `seconds` are from the first batch to the last, with validations and checkpoints; `rate` is that of all devices without the first
     batches; `waiting` is the share of a step in which ranks wait for each other.
     """
-    run, progress = RunDir(report.path), report.progress
-    config = read_config(run)
-    trainer, strategy = (
-        known if isinstance(known := config.get(key), dict) else {} for key in ("trainer", "strategy")
-    )
-    row: dict[str, Any] = {
-        **{key: trainer.get(key) if isinstance(trainer.get(key), int) else 1 for key in ("nodes", "devices")},
-        "framework": report.framework,
-        "strategy": strategy.get("name"),
-        "launch": config.get("launch"),
-        "state": report.state or report.written,
-    }
-    row["total"] = row["nodes"] * row["devices"]
+    row: dict[str, Any] = {axis: report.overrides.get(key) for axis, key in AXES.items()}
+    row["total"] = math.prod(int(n) for n in (row["nodes"], row["devices"]) if re.fullmatch(COUNT, str(n)))
+    row["state"] = report.state or report.written
     if row["state"] == "completed":
-        known = [
-            a["seconds"] for a in run.read_info().get(ATTEMPTS, []) if isinstance(a.get("seconds"), dict)
-        ]
+        attempts = RunDir(report.path).read_info().get(ATTEMPTS, [])
+        known = [a["seconds"] for a in attempts if isinstance(a.get("seconds"), dict)]
         row["seconds"] = sum(float(s.get(name, 0.0)) for s in known for name in TRAINING) if known else None
-        row |= {"rate": progress.rate, "unit": progress.unit}
-        row["waiting"] = None if progress.efficiency is None else 1 - progress.efficiency
+        row |= {"rate": report.progress.rate, "unit": report.progress.unit}
+        waits = report.progress.efficiency
+        row["waiting"] = None if waits is None else 1 - waits
     return row
 
 
@@ -310,13 +296,3 @@ def format_rows(rows: Sequence[Mapping[str, Any]]) -> str:
         return "-" if row.get(key) is None else f"{row[key]:{FORMS[key]}}"
 
     return format_table([Column(key, partial(cell, key=key)) for key in FORMS], rows)
-
-
-def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Format the table for other programs: empty cells for what is not known."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, FORMS, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
-    return text.getvalue()

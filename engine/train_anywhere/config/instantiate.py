@@ -85,37 +85,25 @@ def call(
     args, is_partial = arguments.get(ARGS) or [], arguments.get(PARTIAL)
     arguments = {k: v for k, v in arguments.items() if k not in HYDRA}
     try:
-        parameters = inspect.signature(target).parameters
+        signature = inspect.signature(target)
     except (TypeError, ValueError):  # a builtin without a signature
-        bound = partial(target, *args, **{**supplied, **arguments})
-        return bound if is_partial else bound()
-    kinds = [p.kind for p in parameters.values()]
-    by_place = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    filled = by_place[: len(args)]
-    named = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    accepted = [name for name in named if name not in filled]
-    # a seed does not replace the target's default: a fixed split stays the same in a sweep over seeds
-    fixed = "seed" in accepted and parameters["seed"].default not in (None, inspect.Parameter.empty)
-    taken = {n: v for n, v in supplied.items() if n in accepted and not (fixed and n == "seed")}
-    given = {**taken, **arguments}
-    anything = inspect.Parameter.VAR_KEYWORD in kinds
-    problems = [f"{where}.{name} is given twice: {ARGS} has it too." for name in filled if name in given]
-    if len(args) > len(by_place) and inspect.Parameter.VAR_POSITIONAL not in kinds:
-        problems.append(
-            f"{where}.{ARGS}: {dotted} takes {len(by_place)} arguments by position, not {len(args)}."
-        )
-    problems += [
-        f"{where}.{name}: {dotted} has no argument '{name}'{did_you_mean(name, accepted)}"
-        for name in given
-        if name not in named and not anything
-    ]
-    problems += [
-        f"{where}.{name} is missing: {dotted} needs it."
-        for name in accepted
-        if name not in given and not is_partial and parameters[name].default is inspect.Parameter.empty
-    ]
-    if problems:
-        raise ConfigError(*problems)
+        given = {**supplied, **arguments}
+    else:
+        parameters = signature.parameters
+        named = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        by_place = [
+            n for n, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        # a seed does not replace the target's default: a fixed split stays the same in a sweep over seeds
+        fixed = "seed" in named and parameters["seed"].default not in (None, inspect.Parameter.empty)
+        left = {*named} - {*by_place[: len(args)]} - ({"seed"} if fixed else set())
+        given = {n: v for n, v in supplied.items() if n in left} | arguments
+        try:
+            (signature.bind_partial if is_partial else signature.bind)(*args, **given)
+        except TypeError as error:
+            unknown = [name for name in given if name not in named]
+            hint = did_you_mean(unknown[0], named) if "unexpected" in str(error) else "."
+            raise ConfigError(f"{where}: {dotted}: {error}{hint}") from error
     bound = partial(target, *args, **given)
     return bound if is_partial else bound()
 

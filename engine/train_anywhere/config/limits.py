@@ -118,16 +118,13 @@ class Duration:
         found = _DURATION.fullmatch(value)
         total = duration_seconds(value) if found else 0
         if not (found and total):
-            words = (
-                'is not a time above 0; use days:hours:minutes:seconds, with quotes in YAML: "00:12:00:00"'
-            )
-        elif max(int(part) for part in found.groups()[2:]) < 60:
+            form = 'days:hours:minutes:seconds, with quotes in YAML: "00:12:00:00"'
+            return "1:00:00", f"is not a time above 0; use {form}"
+        if max(int(part) for part in found.groups()[2:]) < 60:
             return value, ""
-        else:
-            hours, minutes = total // 3600, total // 60 % 60
-            shown = f"{hours // 24:02}:{hours % 24:02}:{minutes:02}:{total % 60:02}"
-            words = f'has minutes or seconds above 59; use {shown}, with quotes in YAML: "{shown}"'
-        return "1:00:00", words
+        hours, minutes = total // 3600, total // 60 % 60
+        shown = f"{hours // 24:02}:{hours % 24:02}:{minutes:02}:{total % 60:02}"
+        return "1:00:00", f'has minutes or seconds above 59; use {shown}, with quotes in YAML: "{shown}"'
 
 
 _DURATION = re.compile(r"(?:([0-9]{1,5})[:-])?([0-9]{1,5}):([0-9]{1,5}):([0-9]{1,5})")

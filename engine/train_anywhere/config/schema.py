@@ -52,6 +52,7 @@ Epochs = Literal[-1] | Count
 DetectNan = Literal["warn", "stop", "off"]
 """The reaction to a loss of nan or inf, see features/observers.py."""
 
+TimeOrOff = Annotated[float, Range(above=0, at_most=MAX_COUNT, hint="null turns it off")]
 Seed = Annotated[int, Range(at_least=0, at_most=2**32 - 1)]
 Mode = Literal["min", "max"]
 MAX_NODES, MAX_DEVICES = 100_000, 2**20
@@ -97,9 +98,7 @@ class Trainer:
     max_time: Annotated[str, Duration()] | None = key(
         None, 'end after this training time of all attempts: "DD:HH:MM:SS" or "HH:MM:SS"; null: no limit'
     )
-    limit_train_batches: AtLeastOneBatch = key(
-        1.0, "per epoch: a number of batches (10) or a fraction of them (0.1)"
-    )
+    limit_train_batches: AtLeastOneBatch = key(1.0, "per epoch: a number of batches (10) or a fraction (0.1)")
     limit_val_batches: LimitBatches = key(1.0, "the same for validation; 0: none")
     limit_test_batches: LimitBatches = key(1.0, "the same for the test; 0: none")
     overfit_batches: AtLeastOneBatch | None = key(
@@ -127,10 +126,7 @@ class Trainer:
         0, "validation batches to run before training, to find faults in it early; -1: all"
     )
     log_every_n_steps: Count = key(20, "optimizer steps between two rows of metrics")
-    detect_nan: DetectNan = key(
-        "warn",
-        "what a loss of nan or inf does: warn | stop | off",
-    )
+    detect_nan: DetectNan = key("warn", "what a loss of nan or inf does: warn | stop | off")
     early_stopping: EarlyStopping
     deterministic: bool = key(False, "true: only deterministic operations, else an error; slower")
     compile: bool = key(False, "true: compile the network: the first step is slow, later ones are faster")
@@ -142,9 +138,7 @@ class Trainer:
     find_unused_parameters: bool | None = key(
         None, "ddp, true: a step may use only some weights; null: true with manual optimization only"
     )
-    sync_batchnorm: bool = key(
-        False, "true: batch normalisation over the rows of all ranks; false: of each rank"
-    )
+    sync_batchnorm: bool = key(False, "true: batch normalisation over rows of all ranks; false: of each rank")
     extra: Mapping[str, Any] = key(
         {},
         "arguments of Lightning's Trainer, such as extra.benchmark=true; class_weight, shuffle and validation_split of Keras' fit",
@@ -179,11 +173,9 @@ class Checkpoint:
 
     every_n_epochs: Count | None = key(1, "epochs between two checkpoints")
     every_n_steps: Count | None = key(None, "optimizer steps between two checkpoints; null: off")
-    every_n_seconds: Annotated[float, Range(above=0, hint="null turns it off")] | None = key(
-        None, "seconds between two checkpoints; null: off"
-    )
+    every_n_seconds: TimeOrOff | None = key(None, "seconds between two checkpoints; null: off")
     interval: Literal["auto"] | None = key(
-        None, "auto: as often as it costs at most 1 % of the time; null: off"
+        None, "auto: as often as it costs up to 1 % of the time; null: off"
     )
     local: NodeFolder | None = key(
         "auto", "folder to write first, copied in the background; auto: the node's disk; null: the run folder"
@@ -231,9 +223,7 @@ class Monitor:
     serve: bool = key(False, "true: run a TensorBoard server on the first node during the job")
     dashboard: str | None = key(None, 'web server to run on the first node: "nvdashboard {port}"; null: none')
     serve_address: str | None = key(None, "address of both servers; null: loopback, for an SSH tunnel")
-    hang_minutes: Annotated[float, Range(above=0, at_most=MAX_COUNT, hint="null turns it off")] | None = key(
-        30, "minutes without a step before a rank counts as hung; null: off"
-    )
+    hang_minutes: TimeOrOff | None = key(30, "minutes without a step before a rank counts as hung; null: off")
     hang: Literal["warn", "requeue"] = key("warn", "what to do about a hung job: warn | requeue")
     idle: Literal["off", "warn"] = key("warn", "print a line when GPUs do nothing for 15 minutes: warn | off")
 
@@ -312,21 +302,15 @@ class Config:
         False,
         "true, with resume=: also use code that only the run folder names, see docs/concepts/security.md",
     )
-    from_scratch: bool = key(
-        False, "true, with resume=: start at step 0 again; the old results are kept aside"
-    )
+    from_scratch: bool = key(False, "true, with resume=: start at step 0 again; old results are kept aside")
     dry_run: bool | Literal["test"] = key(
         False, "true: show what would run and write nothing; test: also let the scheduler check the job"
     )
     features: Mapping[str, FeatureClass] = key(
         {}, "your features: features.mine._target_=src.features.mine.Mine (docs/how-to/add-a-feature.md)"
     )
-    callbacks: Mapping[str, Callback] = key(
-        {}, "callbacks of the framework: callbacks.mine._target_=mine.Callback"
-    )
-    loggers: Mapping[str, Logger] = key(
-        {}, "besides metrics.csv and TensorBoard: loggers=wandb, loggers=mlflow"
-    )
+    callbacks: Mapping[str, Callback] = key({}, "callbacks of the framework: callbacks.a._target_=mine.Watch")
+    loggers: Mapping[str, Logger] = key({}, "besides metrics.csv and TensorBoard: loggers=wandb or mlflow")
     trainer: Trainer
     checkpoint: Checkpoint
     init: Init = section("start with the weights of another run; init=RUN is short for init.run=RUN")

@@ -114,19 +114,16 @@ def _fit(kind: Any, value: Any, problems: list[str], path: str) -> tuple[bool, A
         if not isinstance(value, Mapping):
             return False, None
         return True, _section(typing.cast(type, kind), value, problems, path)
-    if typing.get_origin(kind) is Mapping:
-        if not isinstance(value, Mapping):
-            return False, None
-        _, item = typing.get_args(kind)
-        entries = {str(k): convert(item, v, problems, f"{path}.{k}") for k, v in value.items()}
-        return True, UNUSABLE if any(e is UNUSABLE for e in entries.values()) else entries
-    if typing.get_origin(kind) is list:
-        if not isinstance(value, list):
-            return False, None
-        item = typing.get_args(kind)[0]
+    if (origin := typing.get_origin(kind)) not in (Mapping, list):
+        return _scalar(kind, value)
+    if not isinstance(value, origin):
+        return False, None
+    item = typing.get_args(kind)[-1]
+    if origin is list:
         items = [convert(item, v, problems, f"{path}[{i}]") for i, v in enumerate(value)]
-        return True, UNUSABLE if any(i is UNUSABLE for i in items) else items
-    return _scalar(kind, value)
+        return True, UNUSABLE if UNUSABLE in items else items
+    entries = {str(k): convert(item, v, problems, f"{path}.{k}") for k, v in value.items()}
+    return True, UNUSABLE if UNUSABLE in entries.values() else entries
 
 
 def _scalar(kind: Any, value: Any) -> tuple[bool, Any]:

@@ -161,9 +161,5 @@ def train_hosts(env: Environ, world_size: int) -> tuple[tuple[str, int], ...]:
 
 def hosts_by_rank(train_hosts: str) -> dict[int, str]:
     """Return the host of each rank, from TRAIN_HOSTS (host:ranks,...), as far as it can be read."""
-    found: dict[int, str] = {}
-    for word in train_hosts.split(","):
-        host, _, count = word.rpartition(":")
-        if host and count.isdecimal():
-            found |= {len(found) + n: host for n in range(int(count))}
-    return found
+    pairs = re.findall(r"([^,]+):([0-9]+)(?:,|$)", train_hosts)
+    return dict(enumerate(host for host, count in pairs for _ in range(int(count))))

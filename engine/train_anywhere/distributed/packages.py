@@ -34,8 +34,8 @@ def package_problem(package: str, what: str) -> str:
 def cpu_build(framework: str) -> str:
     """Return name and version of the framework's package if it is only for CPUs, else ""."""
     name = {"lightning": "torch", "keras": "tensorflow-cpu"}[framework]
-    versions = [found.version for found in metadata.distributions(name=name)]
-    return f"{name} {versions[0]}" if versions and (name != "torch" or versions[0].endswith("+cpu")) else ""
+    version = _version(name)
+    return f"{name} {version}" if version and (name != "torch" or version.endswith("+cpu")) else ""
 
 
 # several distributions have the same import name
@@ -48,11 +48,8 @@ METADATA_KEY = {"torch": "pytorch", "tensorflow": "tensorflow"}  # in horovod/me
 
 def installed_frameworks() -> dict[str, str]:
     """Return the version of each installed framework, by package name (torch, tensorflow)."""
-    found = {}
-    for name, distributions in _DISTRIBUTIONS.items():
-        if version := next(filter(None, map(_version, distributions)), None):
-            found[name] = version
-    return found
+    found = {name: _version(*distributions) for name, distributions in _DISTRIBUTIONS.items()}
+    return {name: version for name, version in found.items() if version}
 
 
 def installed_horovod() -> str | None:
@@ -60,10 +57,9 @@ def installed_horovod() -> str | None:
     return _version("horovod")
 
 
-def _version(distribution: str) -> str | None:
-    with suppress(metadata.PackageNotFoundError):
-        return metadata.version(distribution)
-    return None
+def _version(*names: str) -> str | None:
+    found = (one.version for name in names for one in metadata.distributions(name=name))
+    return next(found, None)
 
 
 def horovod_problem(framework: str | None = None, mpi: bool = False) -> str | None:

@@ -86,9 +86,7 @@ def run(
                 why = f"{path or name} can't be started: {error.strerror}."
             raise SchedulerError(why) from None
     try:
-        out, err = _read_output(process, limit)
-    except NoAnswerError as error:
-        raise NoAnswerError(f"{name} {error} and was killed.") from None
+        out, err = _read_output(process, name, limit)
     finally:
         _end(process)
     return Answer(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
@@ -119,17 +117,19 @@ def client_environment() -> dict[str, str]:
     return {**{k: v for k, v in os.environ.items() if not CLIENT_OPTIONS.match(k)}, "LC_ALL": "C"}
 
 
-def _read_output(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes]:
-    """Return output and errors of a client. Raises NoAnswerError with a clause."""
+def _read_output(process: subprocess.Popen[bytes], name: str, limit: float) -> tuple[bytes, bytes]:
+    """Return output and errors of a client. Raises NoAnswerError."""
     deadline = time.monotonic() + limit
     while True:
         try:
             return process.communicate(timeout=min(CHECK_EVERY_S, max(0.0, deadline - time.monotonic())))
         except subprocess.TimeoutExpired as so_far:
             if len(so_far.stdout or b"") + len(so_far.stderr or b"") > MAX_OUTPUT:
-                raise NoAnswerError(f"printed more than {MAX_OUTPUT >> 20} MiB") from None
+                raise NoAnswerError(
+                    f"{name} printed more than {MAX_OUTPUT >> 20} MiB and was killed."
+                ) from None
             if time.monotonic() >= deadline:
-                raise NoAnswerError(f"did not answer within {limit:g} s") from None
+                raise NoAnswerError(f"{name} did not answer within {limit:g} s and was killed.") from None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

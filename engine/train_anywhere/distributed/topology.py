@@ -74,8 +74,11 @@ _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 def expand_hosts(hosts: str) -> list[str]:
     """Return all names of a list in Slurm's order."""
+    parts = re.split(r",(?![^\[]*\])", hosts.strip())
+    if not all(_NAME.fullmatch(_BRACKETS.sub("0", part)) for part in parts):
+        raise TopologyError(f"'{hosts}' is not a list of hosts such as gpu[01-04],gpu07.")
     names: list[str] = []
-    for part in _split(hosts):
+    for part in parts:
         pieces = _BRACKETS.split(part)  # text, ranges, text, ranges, ..., text
         bounds = [_bounds(ranges) for ranges in pieces[1::2]]
         counts = (sum(int(high) - int(low) + 1 for low, high in spans) for spans in bounds)
@@ -90,16 +93,6 @@ def expand_hosts(hosts: str) -> list[str]:
             found = [*others[::-1], last]
             names.append("".join(map("".join, itertools.zip_longest(pieces[::2], found, fillvalue=""))))
     return names
-
-
-def _split(hosts: str) -> list[str]:
-    """Split a host list at the commas outside of brackets."""
-    parts = re.split(r",(?![^\[]*\])", hosts.strip())
-    if not all(_NAME.fullmatch(_BRACKETS.sub("0", part)) for part in parts):
-        raise TopologyError(f"'{hosts}' is not a list of hosts such as gpu[01-04],gpu07.")
-    for ranges in (found for part in parts for found in _BRACKETS.findall(part)):
-        _bounds(ranges)
-    return parts
 
 
 def _bounds(text: str) -> list[tuple[str, str]]:

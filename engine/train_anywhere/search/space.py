@@ -62,12 +62,8 @@ def make_distribution(override: Override) -> Distribution:
     if low is not None and high is not None:
         whole = all(isinstance(number, int) for number in (low, high, step or 1))
         form: Callable[[float], float] = int if whole else float
-        attributes: dict[str, Any] = {
-            "log": LOG in getattr(value, "tags", ()),
-            "low": form(low),
-            "high": form(high),
-        }
-        attributes["step"] = form(step) if step else 1 if whole else None
+        ends = {"low": form(low), "high": form(high), "step": form(step) if step else 1 if whole else None}
+        attributes = {"log": LOG in getattr(value, "tags", ()), **ends}
         return {"name": "IntDistribution" if whole else "FloatDistribution", "attributes": attributes}
     if not (choices := list(override.sweep_string_iterator())):
         raise ValueError("an empty sweep, it has no values")

@@ -3,7 +3,6 @@
 import json
 
 from engine.tests.bad_inputs.row import Damage, Row, fifo, huge
-from tools.testing.frameworks import FIRST
 
 QUEUE = {"squeue": "echo '4001|FAILED'", "sbatch": "echo 9", "scancel": ":", "scontrol": ":", "sacct": ":"}
 JOBS = {
@@ -42,10 +41,9 @@ SCALING = {
     "devices=1,2 trainer.nodes=x": "^error: nodes=x is not a number of nodes; use nodes=1,2.$",
     "nodes=0 cluster=slurm": "^error: nodes=0 is not a number of nodes; use nodes=1,2.$",
     "strategy=": "strategy= .*empty|'strategy=' has an empty value",
-    "devices=1,2 wait=1": "wait=1 is not true or false",
+    "devices=1,2 wait=1": "wait='?1'? is not true or false",
     "devices=1,2 hydra/sweeper=optuna": "hydra/sweeper= can't be given for a timing table: a table has one run of each cell",
 }
-CELL = {"nodes": 1, "devices": 1, "framework": FIRST, "strategy": "auto", "launch": "auto"}
 HEAD = "# @package _global_\n"
 EVIL = {
     "a _check_ of the system": (HEAD + "data:\n  _target_: os.mkdir\n  _check_: os.mkdir\n  path: HACKED\n", r"data\._check_=os\.mkdir would be called"),
@@ -62,7 +60,5 @@ ROWS = [
     Row("{run}", r"run\.json is not what this project writes", command="report", files={"{run}/run.json": '{"epoch": "x"}'}, name="report where run.json is odd"),
     Row("{run}", "run.json is damaged", command="report", files={"{run}/run.json": '{"rate": NaN}'}, name="report where run.json has NaN"),
     *(Row(words, says, command="scaling") for words, says in SCALING.items()),
-    *(Row("{row}", "contains no timing table", command="scaling", files={"row/scaling.json": json.dumps({"scheduler": "none", "cells": [{**CELL, key: value}]})}, name=f"scaling.json where {key} is {value}")
-      for key, value in (("nodes", "x"), ("devices", [1]), ("launch", 3))),
     *(Row("experiment=evil dry_run=true", says, files={"project/configs/experiment/evil.yaml": text}, name=f"an experiment with {what}") for what, (text, says) in EVIL.items()),
 ]  # fmt: skip

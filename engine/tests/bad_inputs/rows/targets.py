@@ -31,6 +31,8 @@ WORDS = {
     "task._target_=mine": "mine is a module; name a class or function in it: .*LitModule",
     "task._target_=zzq_nowhere.Name": "package 'zzq_nowhere' is not found in this project or its environment",
     "task._target_=mine/LitModule": "'mine/LitModule' is a path; write the name with dots",
+    "'data._target_={zzq: a.b}'": r"data._target_=\{'zzq': 'a.b'\} is not a dotted name, nor one for each of lightning",
+    "data._target_=[a]": r"data._target_=\['a'\] is not a dotted name, nor one for each of lightning",
     "task=custom": "task._target_ is missing; give it a class or function",
     "data._target_=mine.open_data data.row=3": r"'data.row' is not an argument of mine.open_data. Did you mean 'data.rows'\?",
     "data._target_=mine.open_data data.rows=x": "data.rows='x' is not a whole number.",

@@ -73,6 +73,13 @@ PAIRS = {
     "cluster=slurm cluster.scheduler=none": r"cluster\.scheduler=none.*cluster=local",
     "trainer.early_stopping.patience=3 trainer.limit_val_batches=0": r"early_stopping.*limit_val_batches|limit_val_batches.*early_stopping",
     "cluster=slurm strategy=horovod framework=keras trainer.devices=7": r"data\.batch_size=",
+    "strategy=single trainer.nodes=2 cluster=slurm": "strategy=single works on one node only, but trainer.nodes=2; use strategy=ddp",
+    "strategy=fsdp strategy.shard_within_node=true trainer.total_devices=3 trainer.nodes=2 cluster=slurm": "use trainer.total_devices=4, or",
+    "strategy=ddp strategy.static_graph=true trainer.accumulate_grad_batches=2": "does not work with trainer.accumulate_grad_batches=2",
+    "strategy=horovod trainer.sync_batchnorm=true": "use strategy=ddp, or trainer.sync_batchnorm",
+    "framework=keras trainer.sync_batchnorm=true trainer.compile=true": "use trainer.compile=false, or trainer.sync_batchnorm=false",
+    "-m cluster=choice(slurm)": "cluster=slurm would train here instead of submitting to slurm",
+    "cluster=slurm hydra/launcher=here": "leave hydra/launcher= out.",
 }  # fmt: skip
 
 OTHER_SWEEPER = "-m wait=true cluster=slurm hydra/sweeper=basic seed="

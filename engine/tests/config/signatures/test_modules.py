@@ -91,17 +91,6 @@ def test_an_editable_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "editable_package" not in sys.modules
 
 
-def test_submodules_and_top_names(tmp_path: Path) -> None:
-    (tmp_path / "pack").mkdir()
-    (tmp_path / "pack" / "__init__.py").write_text("")
-    (tmp_path / "pack" / "part.py").write_text("")
-    modules = Modules([tmp_path])
-    pack = modules.find("pack")
-    assert pack and pack.submodules() == ["part"]
-    assert {"pack", "torch"} <= set(modules.top_names())
-    assert modules.find("pack.gone") is None
-
-
 LIGHTNING = "import lightning.pytorch as pl\nclass Net(pl.LightningModule): ...\n"
 KERAS_FILE = "import keras\nfrom keras import layers\n"
 

@@ -146,18 +146,20 @@ def test_messages_about_own_files(project: Project) -> None:
 
 WORDS = st.sampled_from(
     [
-        "torch",
-        "optim",
-        "keras",
-        "src",
-        "data",
-        "AdamW",
-        "__init__",
-        "__main__",
-        "builtins",
-        "",
-        "é",
-        "encodings",
+        *(
+            "torch",
+            "optim",
+            "keras",
+            "src",
+            "data",
+            "AdamW",
+            "__init__",
+            "__main__",
+            "builtins",
+            "",
+            "é",
+            "encodings",
+        )
     ]
 )
 

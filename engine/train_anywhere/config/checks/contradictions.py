@@ -107,9 +107,8 @@ def _pack_problems(c: Config) -> Iterator[str]:
         f"launch={c.launch}, and srun starts these members": c.launch not in ("auto", "srun"),
         f"the scheduler of {cluster.name}, which is not Slurm": cluster.scheduler == "pbs",
     }
-    for what, found in wrong.items():
-        if found:
-            yield f"cluster.{name}={getattr(cluster, name)} does not go with {what}; leave one of them out."
+    for what in (what for what, found in wrong.items() if found):
+        yield f"cluster.{name}={getattr(cluster, name)} does not go with {what}; leave one of them out."
     if cluster.members_per_gpu and t.accelerator == "cpu":
         yield f"cluster.members_per_gpu={cluster.members_per_gpu} needs a GPU, and trainer.accelerator=cpu; use cluster.members_per_node."
     if cluster.pack < (cluster.members_per_gpu or 1):
@@ -126,9 +125,8 @@ def _mps_problems(framework: str, cluster: Cluster, t: Trainer) -> Iterator[str]
         "several devices: use trainer.devices=1": t.devices not in (1, "auto")
         or t.total_devices not in (1, None),
     }
-    for what, found in wrong.items():
-        if found:
-            yield f"trainer.accelerator=mps, the GPU of a Mac, does not work with {what}."
+    for what in (what for what, found in wrong.items() if found):
+        yield f"trainer.accelerator=mps, the GPU of a Mac, does not work with {what}."
 
 
 def _micro_batch_problems(c: Config, rows: int) -> Iterator[str]:
@@ -145,9 +143,8 @@ def _micro_batch_problems(c: Config, rows: int) -> Iterator[str]:
         "trainer.sync_batchnorm=true": keras and t.sync_batchnorm,
         "trainer.extra.class_weight": keras and "class_weight" in t.extra,
     }
-    for key, found in whole.items():
-        if found:
-            yield f"{key} needs whole batches, and trainer.micro_batch={rows} divides them; leave one of them out."
+    for key in (key for key, found in whole.items() if found):
+        yield f"{key} needs whole batches, and trainer.micro_batch={rows} divides them; leave one of them out."
 
 
 def _loop_problems(t: Trainer) -> Iterator[str]:
@@ -208,15 +205,12 @@ def _sync_batchnorm_problems(framework: str, strategy: str, t: Trainer) -> Itera
         if t.accelerator == "cpu" and (t.max_nodes > 1 or devices not in ("auto", 1)):
             yield needs_gpus_problem("trainer.accelerator=cpu requests none")
     else:
-        batches = f"trainer.accumulate_grad_batches={t.accumulate_grad_batches}"
-        inner = {
-            f"{batches} computes the batches of a step in a loop": t.accumulate_grad_batches > 1,
-            "trainer.compile=true makes the network one XLA function": t.compile,
-        }
-        uses = ("trainer.accumulate_grad_batches=1", "trainer.compile=false")
-        for (problem, found), instead in zip(inner.items(), uses, strict=True):
-            if found:
-                yield f"{problem}, in which Keras can't sum over the ranks as trainer.sync_batchnorm=true requires; use {instead}, {OFF}."
+        why = "in which Keras can't sum over the ranks as trainer.sync_batchnorm=true requires; use"
+        if (batches := t.accumulate_grad_batches) > 1:
+            loop = f"trainer.accumulate_grad_batches={batches} computes the batches of a step in a loop"
+            yield f"{loop}, {why} trainer.accumulate_grad_batches=1, {OFF}."
+        if t.compile:
+            yield f"trainer.compile=true makes the network one XLA function, {why} trainer.compile=false, {OFF}."
 
 
 def needs_gpus_problem(reason: str) -> str:
@@ -257,14 +251,11 @@ def machine_problems(config: Config, gpus: Callable[[], int], ranks: int) -> Ite
         yield needs_gpus_problem("this run computes on the CPU")
 
 
-def scheduler_problems(cluster: Cluster) -> list[str]:
-    """Return a sentence if `cluster=local` has a scheduler, since it submits nothing."""
+def scheduler_problems(cluster: Cluster) -> Iterator[str]:
+    """Yield a sentence if `cluster=local` has a scheduler, since it submits nothing."""
     name, kind = cluster.name, cluster.scheduler
-    if kind == "none":
-        return []
-    return [
-        f"cluster={name} is this machine and has no cluster.scheduler={kind}; use cluster={kind} to submit a job."
-    ]
+    if kind != "none":
+        yield f"cluster={name} is this machine and has no cluster.scheduler={kind}; use cluster={kind} to submit a job."
 
 
 def batch_size_problem(

@@ -185,17 +185,16 @@ def _check_section(key: str, section: OpenSection, framework: str, problems: lis
         return section
     try:
         definition = read(dotted)
-        trained = [(file, call) for file, call in read_import_calls(dotted) if call.trains]
+        problems += [
+            f"{key}.{TARGET}={dotted}: {file} calls {call.source} (line {call.line}) when it is imported, so it would train on every "
+            f"rank before this run; put what trains below {MAIN[:-1]} or start the file as it is: python src/run.py -- {file}."
+            for file, call in read_import_calls(dotted)
+            if call.trains
+        ]
     except TargetError as error:
         problems.append(f"{key}.{TARGET}={dotted}: {error}")
         return section
-    for file, call in trained:
-        problems.append(
-            f"{key}.{TARGET}={dotted}: {file} calls {call.source} (line {call.line}) when it is imported, so it would train on every "
-            f"rank before this run; put what trains below {MAIN[:-1]} or start the file as it is: python src/run.py -- {file}."
-        )
-    if definition.framework not in (None, framework) and not isinstance(section, Data):
-        other = definition.framework
+    if (other := definition.framework) not in (None, framework) and not isinstance(section, Data):
         problems.append(
             f"{key}.{TARGET}={dotted} is for {other}, and this is framework={framework}; use framework={other}."
         )
@@ -209,29 +208,24 @@ def _check_section(key: str, section: OpenSection, framework: str, problems: lis
             for name in section.from_data
             if name not in definition.parameters
         ]
-    own = [f.name for f in key_fields(section)]
-    wrong: list[str] = []
-    split = {"split"} if isinstance(section, Data) and section.own_split else set[str]()
-    kept = {k: v for k, v in section.arguments.items() if k in split - {*definition.parameters}}
-    given = {k: v for k, v in section.arguments.items() if k not in kept}
+    own, wrong = [f.name for f in key_fields(section)], list[str]()
+    given = dict(section.arguments)
     passed = given.pop(PASSED, {})
+    splits_itself = isinstance(section, Data) and section.own_split and "split" not in definition.parameters
+    kept = {"split": given.pop("split")} if splits_itself else {}
     arguments = kept | _convert_arguments(key, dotted, definition, given | passed, {*supplied}, wrong, own)
     if passed:
         arguments[PASSED] = {name: arguments.pop(name) for name in passed}
     problems += wrong
-    if isinstance(section, Data) and section.stage and definition.kind != "unreadable":
-        problems += _staging_problems(section, dotted, definition)
-    # the section's check must not be called with invalid arguments
-    section = replace(section, arguments=arguments, check=None if wrong else section.check)
-    return _add_metrics(section, definition) if isinstance(section, Task) else section
-
-
-def _staging_problems(section: Data, dotted: str, definition: Definition) -> Iterator[str]:
-    if STAGED not in definition.parameters:
-        yield (
+    staged = definition.kind == "unreadable" or STAGED in definition.parameters
+    if isinstance(section, Data) and section.stage and not staged:
+        problems.append(
             f"data.stage=true copies files to the disk of each node, but data={section.name} has none to copy ({dotted} has no argument "
             f"'{STAGED}', see docs/how-to/your-code.md); use data.stage=false."
         )
+    # the section's check must not be called with invalid arguments
+    section = replace(section, arguments=arguments, check=None if wrong else section.check)
+    return _add_metrics(section, definition) if isinstance(section, Task) else section
 
 
 def _missing_target(key: str, section: OpenSection, framework: str) -> str:
@@ -291,12 +285,28 @@ def _convert_arguments(
 def _convert_argument(
     key: str, parameter: Parameter | None, value: Any, problems: list[str], recursive: bool = True
 ) -> Any:
-    if _names_target(value):
-        return _convert_nested(key, value, problems) if recursive else value
-    if parameter is None or parameter.hint is None or (value == "" and parameter.hint in (str, str | None)):
+    """Return the value converted to the annotated type, or with the arguments of the targets in it converted."""
+    hint = parameter.hint if parameter else None
+    if not _names_target(value):
+        if hint is None or (value == "" and hint in (str, str | None)):
+            return value
+        converted = convert(hint, value, problems, key)
+        return value if converted is UNUSABLE else converted
+    if not recursive:
         return value
-    converted = convert(parameter.hint, value, problems, key)
-    return value if converted is UNUSABLE else converted
+    if isinstance(value, list):
+        return [_convert_argument(f"{key}[{i}]", None, v, problems) for i, v in enumerate(value)]
+    if TARGET not in value:
+        return {k: _convert_argument(f"{key}.{k}", None, v, problems) for k, v in value.items()}
+    dotted = value[TARGET]
+    try:
+        if not isinstance(dotted, str):
+            raise TargetError("is not a dotted name.")
+        inner = {k: v for k, v in value.items() if k != TARGET}
+        return {TARGET: dotted, **_convert_arguments(key, dotted, read(dotted), inner, set(), problems)}
+    except TargetError as error:
+        problems.append(f"{key}.{TARGET}={dotted}: {error}")
+        return value
 
 
 def _names_target(value: Any) -> bool:
@@ -304,26 +314,6 @@ def _names_target(value: Any) -> bool:
     if isinstance(value, Mapping):
         return TARGET in value or any(map(_names_target, value.values()))
     return isinstance(value, list) and any(map(_names_target, value))
-
-
-def _convert_nested(key: str, value: Any, problems: list[str]) -> Any:
-    """Return the value with the arguments of the targets in it converted."""
-    if isinstance(value, list):
-        return [_convert_nested(f"{key}[{i}]", v, problems) for i, v in enumerate(value)]
-    if not isinstance(value, Mapping):
-        return value
-    if TARGET in value:
-        dotted = value[TARGET]
-        if not isinstance(dotted, str):
-            problems.append(f"{key}.{TARGET}={dotted} is not a dotted name.")
-            return value
-        try:
-            inner = {k: v for k, v in value.items() if k != TARGET}
-            return {TARGET: dotted, **_convert_arguments(key, dotted, read(dotted), inner, set(), problems)}
-        except TargetError as error:
-            problems.append(f"{key}.{TARGET}={dotted}: {error}")
-            return value
-    return {k: _convert_nested(f"{key}.{k}", v, problems) for k, v in value.items()}
 
 
 def _add_metrics(task: Task, definition: Definition) -> Task:

@@ -3,8 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from train_anywhere.config.command.compose import CONFIGS, compose, list_groups
 from train_anywhere.config.command.yaml_files import read_mapping
@@ -21,13 +20,8 @@ SEARCH_KEYS = ("n_trials", "n_jobs", "study_name", "sampler", "pruner", "params"
 """Keys of the sweeper, as `train_anywhere.plugins.register` passes them to Hydra."""
 
 
-@dataclass(frozen=True)
-class CommandLine:
-    """The arguments of a command.
-
-    Attributes:
-        flags: `-m`, `--cfg job` and the like, each with its value.
-    """
+class CommandLine(NamedTuple):
+    """The arguments of a command. `flags` are `-m`, `--cfg job` and the like, each with its value."""
 
     overrides: list[str]
     flags: list[str]

@@ -7,7 +7,7 @@ checks each argument by itself, then composes the valid ones and lets the schema
 import re
 import traceback
 from argparse import ArgumentError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from json import JSONDecodeError
 from pathlib import Path
@@ -97,52 +97,64 @@ def _with_files(problem: str, arguments: Sequence[str]) -> str:
 
 def _all_problems(arguments: Sequence[str], sweep: bool, cached_compose: Compose) -> list[str]:
     problems: list[str] = []
-    known_groups = list_groups()
-    searches = SEARCH in arguments
-    choice_overrides, key_overrides = [], []
+    groups = list_groups()
+    choice_words, key_words = list[str](), list[tuple[str, Any]]()
     for text in arguments:
-        override = _parse(text, problems)
-        if override is None or not _check_sweep(text, override, sweep, known_groups, problems, searches):
-            continue
-        key = override.key_or_group
-        if key in known_groups and override.package is None:
-            if _check_choice(text, override, known_groups[key], problems):
-                choice_overrides.append(text)
-        elif not key.startswith(("hydra.", "hydra/")):
-            key_overrides.append((text, key, override))
+        override = parse_override(text)
+        if problem := _form_problem(text, override, groups, sweep, SEARCH in arguments):
+            problems.append(problem)
+        elif override.is_sweep_override() and not override.is_discrete_sweep():
+            continue  # search/space.py checks an interval
+        elif override.key_or_group in groups and override.package is None:
+            found = [*_choice_problems(text, override, groups[override.key_or_group])]
+            problems += found
+            choice_words += [] if found else [_first(text, override, groups)]
+        elif not override.key_or_group.startswith(("hydra.", "hydra/")):
+            key_words.append((_first(text, override, groups), override))
     try:
-        tree = cached_compose(_first_choices(choice_overrides))
+        tree = cached_compose(tuple(choice_words))
     except Exception as error:
         return problems or file_problems(CONFIGS, KEYS, error) or _problems_of(error)
-    complete = all(isinstance(tree.get(key), dict) for key in KEYS & known_groups.keys())
+    complete = all(isinstance(tree.get(key), dict) for key in KEYS & groups.keys())
     if not complete and (broken := file_problems(CONFIGS, KEYS)):
         return problems + broken
-    valid = list(choice_overrides)
-    for text, key, override in key_overrides:
-        adds_or_deletes = override.is_add() or override.is_force_add() or override.is_delete()
-        if problem := _key_problem(key, override.value(), tree, [] if adds_or_deletes else [*known_groups]):
+    valid = choice_words
+    for word, override in key_words:
+        may_be_new = override.is_add() or override.is_force_add() or override.is_delete()
+        if problem := _key_problem(
+            override.key_or_group, override.value(), tree, [] if may_be_new else [*groups]
+        ):
             problems.append(problem)
         else:
-            valid.append(text)
-    return problems + _schema_problems(_first_choices(valid), cached_compose)
+            valid.append(word)
+    return problems + _schema_problems(tuple(valid), cached_compose)
 
 
-def _parse(text: str, problems: list[str]) -> Any:
-    """Return the parsed override, or None and a new entry of `problems`."""
-    override, (key, equals, _) = parse_override(text), text.partition("=")
-    if override is None and equals and not key.isascii():
-        problems.append(f"'{key}' is not a key of the configuration.")
-    elif override is None:
-        problems.append(f"'{text}' is not of the form key=value.")
-    elif not override.key_or_group:
-        problems.append(f"'{text}' is not of the form key=value: the key is empty.")
-    elif _depth(override.value()) > MAX_DEPTH:
-        problems.append(
-            f"{override.key_or_group} has more than {MAX_DEPTH} levels of nested brackets; use fewer."
+def _form_problem(
+    text: str, override: Any, groups: Mapping[str, Sequence[str]], sweep: bool, searches: bool
+) -> str:
+    """Return why an argument is no override, or no sweep that can be used here, or ""."""
+    key, equals, _ = text.partition("=")
+    if override is None:
+        unknown = equals and not key.isascii()
+        return (
+            f"'{key}' is not a key of the configuration."
+            if unknown
+            else f"'{text}' is not of the form key=value."
         )
-    else:
-        return override
-    return None
+    key = override.key_or_group
+    if not key:
+        return f"'{text}' is not of the form key=value: the key is empty."
+    if _depth(override.value()) > MAX_DEPTH:
+        return f"{key} has more than {MAX_DEPTH} levels of nested brackets; use fewer."
+    if not override.is_sweep_override():
+        return ""
+    if not sweep:
+        return f"'{text}' is a sweep over several values: add -m to run them all, or quote it ('{key}=\"...\"') if it is one value."
+    if override.is_discrete_sweep():
+        return "" if _values(override, groups.get(key, [])) else empty_sweep_problem(text)
+    advice = "use range(...) or a,b,c, or add hydra/sweeper=optuna"
+    return "" if searches else f"'{text}' is an interval, not a list of values to run; {advice}."
 
 
 def _depth(value: Any) -> int:
@@ -151,60 +163,30 @@ def _depth(value: Any) -> int:
     return 0 if inside is None else 1 + max(map(_depth, inside), default=0)
 
 
-def _check_sweep(
-    text: str, override: Any, sweep: bool, groups: dict[str, list[str]], problems: list[str], searches: bool
-) -> bool:
-    """Add the problem of a sweep to `problems`, and return whether it has none."""
-    if not override.is_sweep_override():
-        return True
-    if not sweep:
-        problems.append(
-            f"'{text}' is a sweep over several values: add -m to run them all, or quote it "
-            f"('{override.key_or_group}=\"...\"') if it is one value."
-        )
-    elif not override.is_discrete_sweep():
-        if not searches:  # otherwise search/space.py checks it
-            problems.append(
-                f"'{text}' is an interval, not a list of values to run; use range(...) or a,b,c, or add hydra/sweeper=optuna."
-            )
-    elif not _values(override, groups.get(override.key_or_group, [])):
-        problems.append(empty_sweep_problem(text))
-    else:
-        return True
-    return False
-
-
-def _check_choice(text: str, override: Any, choices: list[str], problems: list[str]) -> bool:
-    before, group = len(problems), override.key_or_group
+def _choice_problems(text: str, override: Any, choices: Sequence[str]) -> Iterator[str]:
+    """Yield why values of a group are no choices, or why their files can't be used."""
+    group = override.key_or_group
+    single = group in SINGLE_GROUPS
     if override.is_add():
-        problems.append(f"'{text}': {group} is already in the configuration; write it without +.")
-    for value in _values(override, choices):
-        if isinstance(value, list) and group in SINGLE_GROUPS:
-            problems.append(f"{group}={value} is not a choice{did_you_mean('', choices)}")
-            continue
-        for choice in value if isinstance(value, list) else [value]:
-            _check_file(group, choice, choices, problems)
-    return len(problems) == before
-
-
-def _check_file(group: str, choice: Any, choices: list[str], problems: list[str]) -> None:
-    name = str(choice).removesuffix(".yaml")
-    dotted = "." in name and all(map(str.isidentifier, name.split(".")))
-    if dotted and group in (*SINGLE_GROUPS, *LIST_GROUPS):
-        key = group if group in SINGLE_GROUPS else f"{group}.NAME"
-        problems.append(
-            f"{group}={choice} is not a choice; to name a class or function, type {key}._target_={name}."
-        )
-    elif removed := REMOVED.get(f"{group}.name={name}"):
-        problems.append(removed)
-    elif choice is not None and name not in choices:
-        page = find_page(name)
-        about = f" About {name}: {page_address(page)}." if page else ""
-        problems.append(f"{group}={choice} is not a choice{did_you_mean(name, choices)}{about}")
-    elif choice is None and group in KEYS:
-        problems.append(f"{group}=null: a run needs one of {listed(choices)}.")
-    elif choice is not None and (problem := choice_problem(choice_file(group, name), KEYS)):
-        problems.append(problem)
+        yield f"'{text}': {group} is already in the configuration; write it without +."
+    values = _values(override, choices)
+    for choice in [one for v in values for one in (v if isinstance(v, list) and not single else [v])]:
+        name = str(choice).removesuffix(".yaml")
+        dotted = "." in name and all(map(str.isidentifier, name.split(".")))
+        if dotted and (single or group in LIST_GROUPS):
+            key = group if single else f"{group}.NAME"
+            yield f"{group}={choice} is not a choice; to name a class or function, type {key}._target_={name}."
+        elif removed := REMOVED.get(f"{group}.name={name}"):
+            yield removed
+        elif choice is None:
+            if group in KEYS:
+                yield f"{group}=null: a run needs one of {listed(choices)}."
+        elif name not in choices:  # a list of choices of a group with one has no near name
+            page = find_page(name)
+            about = f" About {name}: {page_address(page)}." if page else ""
+            yield f"{group}={choice} is not a choice{did_you_mean(name, choices)}{about}"
+        elif problem := choice_problem(choice_file(group, name), KEYS):
+            yield problem
 
 
 def _key_problem(key: str, value: Any, tree: dict[str, Any], groups: list[str]) -> str:
@@ -243,19 +225,17 @@ def _values(override: Any, choices: Sequence[str] = ()) -> list[Any]:
     return [value]
 
 
-def _first_choices(texts: list[str]) -> tuple[str, ...]:
-    """Return the overrides of the first member of a sweep: a=1,2 becomes a=1."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
+def _first(text: str, override: Any, groups: Mapping[str, Sequence[str]]) -> str:
+    """Return the override of the first member of a sweep: a=1,2 becomes a=1."""
     from hydra.core.override_parser.types import Glob
 
-    out, groups = [], list_groups()
-    for text, override in zip(texts, OverridesParser.create().parse_overrides(texts), strict=True):
-        choices = groups.get(override.key_or_group, [])
-        swept = _values(override, choices) if override.is_sweep_override() else []
-        if swept and not isinstance(override.value(), Glob):  # in Hydra's notation: null, not None
-            swept = list(override.sweep_string_iterator())
-        out.append(f"{text.split('=')[0]}={swept[0]}" if swept else text)
-    return tuple(out)
+    if not override.is_sweep_override():
+        return text
+    glob = isinstance(override.value(), Glob)
+    values = (
+        _values(override, groups.get(override.key_or_group, [])) if glob else override.sweep_string_iterator()
+    )
+    return f"{text.split('=')[0]}={next(iter(values))}"
 
 
 def _schema_problems(overrides: tuple[str, ...], cached_compose: Compose) -> list[str]:

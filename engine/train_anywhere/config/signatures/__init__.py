@@ -20,13 +20,7 @@ from pathlib import Path
 
 from train_anywhere.config.signatures import names
 from train_anywhere.config.signatures.classes import constructor_signature, literal_attributes
-from train_anywhere.config.signatures.definition import (
-    NO_DEFAULT,
-    Definition,
-    Parameter,
-    TargetError,
-    find_framework,
-)
+from train_anywhere.config.signatures.definition import NO_DEFAULT, Definition, Parameter, TargetError
 from train_anywhere.config.signatures.import_calls import ImportCall, find_import_calls
 from train_anywhere.config.signatures.modules import Modules, SourceModule
 from train_anywhere.config.signatures.names import FunctionNode, SourceClass, SourcePlace, Thing
@@ -57,23 +51,19 @@ def read(dotted: str, root: Path = ROOT) -> Definition:
         module = modules.find(parts[0])
         if module is None:
             near = difflib.get_close_matches(parts[0], [*modules.top_names()], n=1, cutoff=TYPING_ERROR)
-            own = "a file of your own must be below the project or on PYTHONPATH"
-            instead = (
-                f". Did you mean {near[0]!r}?"
-                if near
-                else f"; {own}; another package: pip install {parts[0]}."
-            )
+            own = f"; a file of your own must be below the project or on PYTHONPATH; another package: pip install {parts[0]}."
+            instead = f". Did you mean {near[0]!r}?" if near else own
             raise TargetError(
                 f"package {parts[0]!r} is not found in this project or its environment{instead}"
             )
-        if len(parts) == 1:
-            raise TargetError(_module_message(module))
-        thing = _look_up(module, parts[0], parts[1:])
+        thing = _look_up(module, parts[0], parts[1:]) if parts[1:] else module
         if isinstance(thing, SourceModule):
-            raise TargetError(_module_message(thing))
+            known = _public_names(thing)
+            named = f": {listed(known)}" if known else ""
+            raise TargetError(f"{thing.name} is a module; name a class or function in it{named}.")
         return _make_definition(thing, dotted)
     except RecursionError:  # source that is nested hundreds of levels deep
-        return Definition(dotted, "unreadable", framework=find_framework([dotted]))
+        return Definition(dotted, "unreadable")
 
 
 @functools.cache
@@ -150,24 +140,15 @@ def _make_definition(thing: Thing, dotted: str) -> Definition:
         or set(decorator_names(thing.node.decorator_list)) & PROPERTY_DECORATORS
     ):
         file = thing.module.file if isinstance(thing, SourcePlace) else None
-        return Definition(dotted, "unreadable", file, framework=find_framework([dotted]))
+        return Definition(dotted, "unreadable", file)
     file, line = thing.module.file, thing.node.lineno
     if isinstance(thing, SourceClass):
         bases = [b if isinstance(b, str) else b.name for b in names.mro(thing)[1:]]
-        framework, own = find_framework([thing.name, dotted, *bases]), literal_attributes(thing)
-        signature = constructor_signature(thing)
-        return Definition(thing.name, "class", file, line, *signature, tuple(bases), own, framework)
+        own, signature = literal_attributes(thing), constructor_signature(thing)
+        return Definition(thing.name, "class", file, line, *signature, tuple(bases), own)
     decorators = decorator_names(thing.node.decorator_list)
     bound = "classmethod" in decorators and "staticmethod" not in decorators
-    signature = read_signature(thing.module, thing.node, bound)
-    framework = find_framework([thing.name, dotted])
-    return Definition(thing.name, "function", file, line, *signature, framework=framework)
-
-
-def _module_message(module: SourceModule) -> str:
-    known = _public_names(module)
-    named = f": {listed(known)}" if known else ""
-    return f"{module.name} is a module; name a class or function in it{named}."
+    return Definition(thing.name, "function", file, line, *read_signature(thing.module, thing.node, bound))
 
 
 def _public_names(thing: Thing) -> list[str]:

@@ -1,20 +1,23 @@
 """The definition of a target: a class or function that a configuration names."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 Framework = Literal["lightning", "keras"]
 
+_TORCH = (
+    "torch",
+    "torchvision",
+    "torchmetrics",
+    "timm",
+    "lightning",
+    "lightning_fabric",
+    "pytorch_lightning",
+)
 FRAMEWORKS: dict[str, Framework] = {
-    "torch": "lightning",
-    "torchvision": "lightning",
-    "torchmetrics": "lightning",
-    "timm": "lightning",
-    "lightning": "lightning",
-    "lightning_fabric": "lightning",
-    "pytorch_lightning": "lightning",
+    **dict.fromkeys(_TORCH, "lightning"),
     "keras": "keras",
     "tensorflow": "keras",
 }
@@ -59,7 +62,6 @@ class Definition:
         takes_any: whether it accepts, or may accept, other names than `parameters`.
         bases: dotted names of all base classes, nearest first, without `object`.
         attributes: class attributes with a literal value, including inherited ones.
-        framework: the framework of its package or of a base's package.
     """
 
     name: str
@@ -70,10 +72,9 @@ class Definition:
     takes_any: bool = True
     bases: tuple[str, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    framework: Framework | None = None
 
-
-def find_framework(names: Iterable[str]) -> Framework | None:
-    """Return the framework of the first dotted name that has one."""
-    tops = (name.split(".")[0] for name in names)
-    return next((FRAMEWORKS[top] for top in tops if top in FRAMEWORKS), None)
+    @property
+    def framework(self) -> Framework | None:
+        """The framework of its package or of the nearest base's package that has one."""
+        tops = (name.split(".")[0] for name in (self.name, *self.bases))
+        return next((FRAMEWORKS[top] for top in tops if top in FRAMEWORKS), None)

@@ -67,16 +67,14 @@ def _bound_names(node: ast.stmt) -> Iterator[tuple[str, ast.alias | ast.expr | N
     match node:
         case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
             yield node.name, None
-        case ast.Import():
+        case ast.Import() | ast.ImportFrom():
             yield from ((a.asname or a.name.split(".")[0], a) for a in node.names)
-        case ast.ImportFrom():
-            yield from ((a.asname or a.name, a) for a in node.names)
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+            yield name, value
         case ast.Assign():
             for target in node.targets:
                 whole = isinstance(target, ast.Name)
                 yield from ((name, node.value if whole else None) for name in _target_names(target))
-        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-            yield name, value
         case ast.For() | ast.AsyncFor():
             yield from ((name, None) for name in _target_names(node.target))
         case ast.With() | ast.AsyncWith():
@@ -191,10 +189,8 @@ class SourceModule:
     @cached_property
     def stars(self) -> list[str]:
         """Dotted names of the modules in `from x import *`, the last one first."""
-        nodes = [
-            binding.node for binding in self.scope.get("*", ()) if isinstance(binding.node, ast.ImportFrom)
-        ]
-        return [origin for node in nodes if (origin := self.origin_of(node))]
+        nodes = [one.node for one in self.scope.get("*", ())]
+        return [o for node in nodes if isinstance(node, ast.ImportFrom) and (o := self.origin_of(node))]
 
     @cached_property
     def declared_exports(self) -> frozenset[str] | None:
@@ -229,6 +225,11 @@ class SourceModule:
         with suppress(ImportError):  # beyond the top-level package
             return importlib.util.resolve_name("." * node.level + (node.module or ""), package)
         return None
+
+    def source_of(self, node: ast.ImportFrom) -> "SourceModule | None":
+        """Return the module that the statement imports from. None if there is none."""
+        origin = self.origin_of(node)
+        return self.modules.find(origin) if origin else None
 
     def submodules(self) -> list[str]:
         """Return the names of the modules in this package."""

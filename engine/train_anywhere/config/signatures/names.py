@@ -43,13 +43,10 @@ Trail = frozenset[tuple[str, str]]
 Mro = tuple[SourceClass | str, ...]
 """The method resolution order of a class; bases without source are given by name."""
 
-EMPTY_BASES = {
-    "typing.Generic",
-    "typing.Protocol",
-    "typing_extensions.Generic",
-    "typing_extensions.Protocol",
-    "abc.ABC",
+_GENERIC = {
+    f"{module}.{name}" for module in ("typing", "typing_extensions") for name in ("Generic", "Protocol")
 }
+EMPTY_BASES = {*_GENERIC, "abc.ABC"}
 """Bases without a constructor or attributes."""
 
 BUILT_IN = ("builtins.", "typing.", "typing_extensions.", "abc.")
@@ -74,33 +71,26 @@ def look_up(module: SourceModule, name: str, trail: Trail = frozenset()) -> Thin
     # a word that is not in the source is not bound there, so most modules of a long row of `import *` need no parser
     if name in module.text and (bound := _best_binding(module, module.scope.get(name, []), trail)):
         return bound
-    if "*" in module.text:
-        starred = _find_star_import(module, name, trail)
-        if starred:
-            return starred
+    if "*" in module.text and (starred := _find_star_import(module, name, trail)):
+        return starred
     return module.modules.find(f"{module.name}.{name}") or (UNKNOWN if module.may_bind(name) else None)
 
 
 def _best_binding(module: SourceModule, several: list[Binding], trail: Trail) -> Thing | None:
     """Return what the first binding that can be resolved refers to, or `UNKNOWN`."""
-    for binding in several:
-        thing = _resolve_binding(module, binding, trail)
+    for node, alias, value, _ in several:
+        if isinstance(node, ast.ClassDef | FunctionNode):
+            return _place(module, node, f"{module.name}.{node.name}")
+        if isinstance(node, ast.ImportFrom) and alias:
+            source = module.source_of(node)
+            thing = look_up(source, alias.name, trail) if source else None
+        elif alias:
+            thing = module.modules.find(alias.name if alias.asname else alias.name.split(".")[0])
+        else:
+            thing = resolve(module, value, trail)
         if isinstance(thing, SourceModule | SourcePlace):
             return thing
     return UNKNOWN if several else None
-
-
-def _resolve_binding(module: SourceModule, binding: Binding, trail: Trail) -> Thing | None:
-    node, alias = binding.node, binding.alias
-    if isinstance(node, ast.ClassDef | FunctionNode):
-        return _place(module, node, f"{module.name}.{node.name}")
-    if isinstance(node, ast.Import) and alias:
-        return module.modules.find(alias.name if alias.asname else alias.name.split(".")[0])
-    if isinstance(node, ast.ImportFrom) and alias:
-        origin = module.origin_of(node)
-        source = module.modules.find(origin) if origin else None
-        return look_up(source, alias.name, trail) if source else None
-    return resolve(module, binding.value, trail)
 
 
 def _place(module: SourceModule, node: ast.stmt, name: str) -> SourcePlace | Unknown:
@@ -111,8 +101,7 @@ def _place(module: SourceModule, node: ast.stmt, name: str) -> SourcePlace | Unk
 
 def _find_star_import(module: SourceModule, name: str, trail: Trail) -> Thing | None:
     unknown = None
-    for origin in module.stars:
-        source = module.modules.find(origin)
+    for source in map(module.modules.find, module.stars):
         if source is None or source.text is None:
             unknown = UNKNOWN
         elif (name in source.text or "*" in source.text) and source.exports(name):
@@ -123,26 +112,22 @@ def _find_star_import(module: SourceModule, name: str, trail: Trail) -> Thing | 
     return unknown
 
 
-def resolve(module: SourceModule, expression: ast.expr | None, trail: Trail = frozenset()) -> Thing:
-    """Return what a name or a chain of attributes refers to. Other expressions are unknown."""
+def resolve(
+    module: SourceModule, expression: ast.expr | None, trail: Trail = frozenset(), before_dot: bool = False
+) -> Thing:
+    """Return what a name or a chain of attributes refers to. Other expressions are unknown.
+
+    `before_dot`: submodules come first, which parse faster.
+    """
     if isinstance(expression, ast.Name):
         return look_up(module, expression.id, trail) or UNKNOWN
-    if isinstance(expression, ast.Attribute):
-        prefix = _resolve_prefix(module, expression.value, trail)
-        return find_attribute(prefix, expression.attr, trail) or UNKNOWN
-    return UNKNOWN
-
-
-def _resolve_prefix(module: SourceModule, expression: ast.expr, trail: Trail) -> Thing:
-    """Resolve the expression before a dot, submodules first, which parse faster."""
-    if isinstance(expression, ast.Attribute):
-        above = _resolve_prefix(module, expression.value, trail)
-        if isinstance(above, SourceModule) and (
-            below := module.modules.find(f"{above.name}.{expression.attr}")
-        ):
-            return below
-        return find_attribute(above, expression.attr, trail) or UNKNOWN
-    return resolve(module, expression, trail)
+    if not isinstance(expression, ast.Attribute):
+        return UNKNOWN
+    above = resolve(module, expression.value, trail, True)
+    below = None
+    if before_dot and isinstance(above, SourceModule):
+        below = module.modules.find(f"{above.name}.{expression.attr}")
+    return below or find_attribute(above, expression.attr, trail) or UNKNOWN
 
 
 def find_attribute(thing: Thing, name: str, trail: Trail = frozenset()) -> Thing | None:

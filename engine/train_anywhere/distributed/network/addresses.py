@@ -143,20 +143,17 @@ LOOPBACK = "127.0.0.1"
 def free_port(count: int = 1) -> int:
     """Return the first of `count` consecutive unused TCP ports of the loopback interface."""
     while True:
+        first = 0
         with ExitStack() as stack:
-            first = _bind(stack, 0)
             try:
-                for port in range(first + 1, first + count):
-                    _bind(stack, port)
+                for number in range(count):
+                    one = stack.enter_context(socket.socket())
+                    one.bind((LOOPBACK, first and first + number))
+                    first = first or int(one.getsockname()[1])
+                return first
             except (OSError, OverflowError):
-                continue
-            return first
-
-
-def _bind(stack: ExitStack, port: int) -> int:
-    s = stack.enter_context(socket.socket())
-    s.bind((LOOPBACK, port))
-    return int(s.getsockname()[1])
+                if not first:
+                    raise
 
 
 def rendezvous_address(topology: Topology) -> str:
@@ -197,19 +194,13 @@ def tf_config(topology: Topology, first_port: int | None = None) -> str:
     """
     layout = topology.layout()
     names = [host for host, _ in layout]
-    _check_place(topology, names, node_name())
-    known = addresses(names) if topology.nodes > 1 else dict(zip(names, names, strict=True))
-    port = topology.rendezvous_port if first_port is None else first_port
-    workers = [f"{known[host]}:{port + local_rank}" for host, tasks in layout for local_rank in range(tasks)]
-    return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": topology.rank}})
-
-
-def _check_place(topology: Topology, hosts: list[str], name: str) -> None:
-    """Raise TopologyError if the launcher numbers the nodes differently."""
-    short = [host.partition(".")[0] for host in hosts]
-    here = name.partition(".")[0]
+    here, *short = (host.partition(".")[0] for host in (node_name(), *names))
     if here in short and short[topology.node_rank] != here:
         raise TopologyError(
             f"{topology.launched_by} made {here} node {topology.node_rank}, which is {short[topology.node_rank]} "
             "in the list of hosts: number the nodes in the order of the list, or use launch=srun."
         )
+    known = addresses(names) if topology.nodes > 1 else dict(zip(names, names, strict=True))
+    port = topology.rendezvous_port if first_port is None else first_port
+    workers = [f"{known[host]}:{port + local_rank}" for host, tasks in layout for local_rank in range(tasks)]
+    return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": topology.rank}})
