@@ -100,7 +100,7 @@ def _all_problems(arguments: Sequence[str], sweep: bool, cached_compose: Compose
     groups = list_groups()
     choice_words, key_words = list[str](), list[tuple[str, Any]]()
     for text in arguments:
-        override = parse_override(text)
+        override: Any = parse_override(text)
         if problem := _form_problem(text, override, groups, sweep, SEARCH in arguments):
             problems.append(problem)
         elif override.is_sweep_override() and not override.is_discrete_sweep():

@@ -120,14 +120,13 @@ def _full_signature(base: SourceClass, node: ast.stmt, mro: Mro) -> Signature:
     if (given := read_forwarding(node, node.args.kwarg.arg)) is None:
         return own
     popped, call = given
-    parameters = {name: Parameter(name, False) for name in popped} | dict(own.parameters)
+    parameters = {**own.parameters, **{name: Parameter(name, False) for name in popped}, **own.parameters}
     if call is None:
         return Signature(parameters, False)
     named = None if isinstance(call.func.value, ast.Call) else call.func.value  # type: ignore[attr-defined]
     below = _next_constructor(base, named, mro)
-    return Signature(
-        _remaining_parameters(call, named is not None, below, node) | parameters, below.takes_any
-    )
+    rest = _remaining_parameters(call, named is not None, below, node)
+    return Signature(parameters | rest | parameters, below.takes_any)  # its own come first, and count
 
 
 def _next_constructor(base: SourceClass, named: ast.expr | None, mro: Mro) -> Signature:
