@@ -104,7 +104,12 @@ def compare(words: Sequence[str], weak: bool) -> int:
         print("".join(f"{train_command()} {shlex.join(cell)}\n" for cell in typed), end="")
         return 0
     folder = Path(config.paths.results) / "scaling" / new_run_id()
-    folder.mkdir(parents=True)
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise SubmitError(
+            f"{folder} can't be created ({error.strerror}); use paths.results=FOLDER."
+        ) from error
     print(f"Table: {display_path(folder)}", flush=True)
     train = [sys.executable, "-u", str(ROOT / "src" / "train.py")]
     results, failed = f"paths.results={escape_dollars(str(folder))}", False
