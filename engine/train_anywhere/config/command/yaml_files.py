@@ -1,9 +1,12 @@
 """Report what is wrong with a YAML file, with its name and line."""
 
+import dataclasses
 import re
 import stat
+import typing
 from collections.abc import Collection
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO
@@ -12,6 +15,7 @@ import yaml
 
 from train_anywhere.config.keys import LIST_GROUPS, SINGLE_GROUPS, TARGET, defaults
 from train_anywhere.config.schema import Config
+from train_anywhere.config.strict import alternatives, field_types
 from train_anywhere.errors import ConfigError, ProjectError
 
 HEADER = "# @package _global_"
@@ -22,24 +26,6 @@ ODD_NUMBER = re.compile(
 )
 """Numbers of YAML 1.1 in base 8, 16, 2 and 60, such as the time 30:00, and those of more digits than Python reads: they are strings, as
 on the command line. https://yaml.org/type/int.html"""
-
-STRINGS = {
-    *(
-        "name",
-        "note",
-        "account",
-        "partition",
-        "qos",
-        "reservation",
-        "comment",
-        "constraint",
-        "gpu_type",
-        "gres",
-        "modules",
-    ),
-    *("nodelist", "exclude", "begin", "mail_user", "setup", "extra", "study", "resume", "run"),
-}
-"""Last names of keys with strings, or lists of them, which may look like a number: a version, an account, a name."""
 
 MAX_VALUES = 100_000
 """Most values that aliases of YAML may stand for: ten lines of aliases of aliases can stand for billions."""
@@ -152,11 +138,31 @@ def parse(text: str | TextIO) -> Any:
 
 def is_changed(key: str, value: str) -> bool:
     """Return whether YAML would change a number that a key with strings has, such as 1_000."""
-    if key.rpartition(".")[2] not in STRINGS or not re.fullmatch(r"[-+.]?\d[\d_.eE+-]{0,30}", value):
+    if key.rpartition(".")[2] not in _string_keys() or not re.fullmatch(r"[-+.]?\d[\d_.eE+-]{0,30}", value):
         return False
     with suppress(ValueError):
         return str(float(value) if re.search(r"[.eE]", value) else int(value)) != value
     return False
+
+
+@cache
+def _string_keys() -> frozenset[str]:
+    """Return the last names of the keys whose values are strings, or lists of them."""
+    found: dict[str, set[Any]] = {}
+
+    def add(name: str, hint: Any) -> None:
+        for kind, rules in alternatives(hint):
+            for one in [*getattr(rules[0] if rules else None, "choices", {}).values(), kind]:
+                if dataclasses.is_dataclass(one):
+                    for key, inner in field_types(typing.cast(type, one)).items():
+                        add(key, inner)
+                elif typing.get_origin(one) is list:
+                    add(name, typing.get_args(one)[0])
+                else:
+                    found.setdefault(name, set()).add(one)
+
+    add("", Config)
+    return frozenset(name for name, kinds in found.items() if str in kinds and not kinds & {int, float, Any})
 
 
 def yaml_sentence(error: Exception, path: str | None = None) -> str:
