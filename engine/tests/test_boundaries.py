@@ -231,7 +231,6 @@ REASONS = {
     "train_anywhere.launch.rank": "a submission is not a rank",
     "train_anywhere.remote.hosts": "a login node needs no ssh",
     "train_anywhere.remote.run_copies": "a verb here needs no ssh",
-    "train_anywhere.remote.remote_jobs": "a verb here needs no ssh",
     "train_anywhere.remote.remote_command": "a command here needs no ssh",
     "train_anywhere.remote.sent_files": "a command here needs no ssh",
     "train_anywhere.distributed.packages": "a submission looks for Horovod where it is asked for",

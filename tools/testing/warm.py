@@ -18,7 +18,6 @@ from typing import Any
 
 from train_anywhere.files import ROOT
 from train_anywhere.launch.forkserver import ForkServer
-from train_anywhere.launch.processes import MONITOR_MODULES
 
 ENVIRON: dict[str, str] = {}
 """Environment of this process before the first test, which may change variables that libraries read."""
@@ -31,7 +30,8 @@ def server(framework: str) -> ForkServer:
     if framework not in _servers:
         modules = ["tools.testing.warm_imports"]
         if framework:
-            modules += [*MONITOR_MODULES, f"train_anywhere.training.{framework}.run"]
+            own = ("features.node", "monitor.report.page", f"training.{framework}.run")
+            modules += [f"train_anywhere.{name}" for name in own]
         _servers[framework] = ForkServer(modules, ENVIRON)
     return _servers[framework]
 

@@ -1,18 +1,13 @@
 """Members of a sweep have the configurations that plain Hydra composes, and run one after the other."""
 
 import json
-import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from train_anywhere.config.command.compose import compose
 from train_anywhere.files import ROOT
-from train_anywhere.launch import local_run
-from train_anywhere.training.preflight import CHECKS
 
 PROGRAM = """
 import json, sys
@@ -71,22 +66,3 @@ def test_members_are_those_of_hydra(members: list[list[str]], compositions: int)
     assert done.returncode == 0, done.stderr
     found: Any = json.loads(done.stdout)
     assert found == [True, compositions]
-
-
-def test_between_members_signals_are_the_sweep_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each member's launcher takes them over."""
-    before, found = signal.getsignal(signal.SIGTERM), list[Any]()
-
-    def member(*_: object) -> int:
-        found.append(signal.getsignal(signal.SIGTERM))
-        signal.signal(signal.SIGTERM, lambda number, frame: None)
-        return 0
-
-    class Servers:
-        def get_starter(self, framework: str, ranks: int) -> None: ...
-
-    for name, instead in {"run_here": member, "ForkServers": Servers, "protect_output": lambda: None}.items():
-        monkeypatch.setattr(local_run, name, instead)
-    words = [[f"seed={n}", "trainer.fast_dev_run=true", f"paths.results={tmp_path}"] for n in (1, 2)]
-    local_run.run_all([compose(typed) for typed in words], words, CHECKS)
-    assert [*found, signal.getsignal(signal.SIGTERM)] == [before] * 3

@@ -11,7 +11,7 @@ import pytest
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.job.signals import Signals
 from train_anywhere.job.supervisor import Supervisor
-from train_anywhere.launch.exits import catch_os_exit, rank_environment
+from train_anywhere.launch.exits import rank_environment
 from train_anywhere.launch.processes import LocalRanks, LocalRun
 from train_anywhere.runs.folder import create
 from train_anywhere.runs.recorder import RunRecorder
@@ -81,40 +81,6 @@ exits.leave(lambda: 3)
 def test_a_process_that_nothing_keeps_exits_at_once(tmp_path: Path) -> None:
     done = program(DAEMON, tmp_path)
     assert (done.returncode, done.stderr) == (3, "")
-
-
-EXITS = """
-import os, sys
-from train_anywhere.launch.exits import catch_os_exit
-
-def mine():
-    {inside}
-
-with catch_os_exit(lambda reason: print("recorded:", reason)):
-    mine()
-print("still here")
-"""
-
-
-@pytest.mark.parametrize(("code", "expected"), [(0, 1), (7, 7)])
-def test_an_exit_of_user_code_is_a_recorded_failure(code: int, expected: int, tmp_path: Path) -> None:
-    done = program(
-        EXITS.format(inside=f"sys.stdout.reconfigure(line_buffering=True); os._exit({code})"), tmp_path
-    )
-    assert (done.returncode, done.stdout) == (expected, f"recorded: user code called os._exit({code})\n")
-    assert f"error: user code called os._exit({code})." in done.stderr and "in mine" in done.stderr
-
-
-def test_a_forked_child_may_exit(tmp_path: Path) -> None:
-    done = program(EXITS.format(inside="os.fork() or os._exit(0); os.wait()"), tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "still here\n", "")
-
-
-def test_afterwards_exits_are_not_reported() -> None:
-    before = os._exit
-    with catch_os_exit(lambda: None):
-        assert os._exit is not before
-    assert os._exit is before
 
 
 class Ends(LocalRun):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tools.testing.frameworks import FIRST, PAGES
+from tools.testing.frameworks import PAGES
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import STOPPED, DataError, LostRankError, ProjectError
 from train_anywhere.files import ROOT
@@ -94,21 +94,11 @@ def test_a_rank_that_lost_another_one_says_a_sentence(
 @pytest.mark.parametrize(("framework", "strategy"), CELLS)
 @pytest.mark.parametrize("how", ["raise", "raise everywhere"])
 @pytest.mark.slow
-def test_an_error_of_the_user_s_code_is_in_the_log_once_in_every_cell(
+def test_an_error_of_the_user_s_code_is_in_the_log_once(
     ended: Callable[..., "CompletedProcess[str]"], framework: str, strategy: str, how: str
 ) -> None:
-    once(ended(framework, strategy, how), how)
-
-
-@pytest.mark.slow
-def test_an_error_of_the_user_s_code_is_in_the_log_once(
-    ended: Callable[..., "CompletedProcess[str]"],
-) -> None:
-    once(ended(FIRST, CELLS[0].values[1], "raise"), "raise")  # type: ignore[arg-type]
-
-
-def once(done: "CompletedProcess[str]", how: str) -> None:
     """One traceback, that of the user's error, and a sentence of the other rank."""
+    done = ended(framework, strategy, how)
     assert done.returncode == 1
     [folder] = re.findall(r"Run folder: +(\S+)", done.stderr)
     reason = json.loads((ROOT / folder / "run.json").read_text())["attempts"][-1]["reason"]

@@ -6,14 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
-from tools.testing.weights import final_weights, largest_difference
 from train_anywhere.config.schema import Config
 from train_anywhere.files import ROOT
 from train_anywhere.launch import processes as launch
@@ -21,9 +19,6 @@ from train_anywhere.launch.forkserver import ForkServer
 from train_anywhere.launch.processes import LocalRanks, LocalRun
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import write_frozen
-
-AS_ONE = ("model=mlp", "model.hidden=[32]", "model.dropout=0", "optimizer=sgd", "trainer.accelerator=cpu")
-"""A training whose weights do not depend on the number of ranks."""
 
 Train = Callable[..., "CompletedProcess[str]"]
 
@@ -73,58 +68,18 @@ def test_a_rank_that_writes_a_checkpoint_may_finish_it(tmp_path: Path) -> None:
     assert watch_ranks(ranks) == 3 and (tmp_path / "10").is_dir() and started[0].poll() == -signal.SIGKILL
 
 
-@pytest.mark.slow
-@pytest.mark.new_process
-def test_two_ranks_train_together(train: Train, tmp_path: Path) -> None:
-    """They end with the weights of one process that has the whole batch."""
-    same = (*AS_ONE, "trainer.max_epochs=2", "monitor.ranks=true")
-    assert train(*same, "strategy=single", f"paths.results={tmp_path / 'one'}").returncode == 0
-    done = train(*same, "strategy=ddp", "trainer.devices=2", f"paths.results={tmp_path}")
-    assert done.returncode == 0, done.stderr
-    info = json.loads((tmp_path / "latest" / "run.json").read_text())
-    assert (info["strategy"], info["world_size"], info["state"]) == ("ddp", 2, "completed")
-    for rank in range(2):
-        assert f"rank {rank} of 2: local rank {rank} of 2" in done.stdout
-    assert done.stdout.count("test/acc 0.") == 1
-    one = final_weights(tmp_path / "one" / "latest")
-    assert largest_difference(final_weights(tmp_path / "latest"), one) < 1e-6
-
-
-@contextmanager
-def long_training(results: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A training with two ranks, after its first epoch."""
+def test_ctrl_c_stops_all_ranks_with_a_checkpoint(tmp_path: Path) -> None:
     options = ["strategy=ddp", "trainer.devices=2", "trainer.max_epochs=500", "model.width=8"]
-    command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), *options, f"paths.results={results}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
+    command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), *options, f"paths.results={tmp_path}"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **streams) as process:
         assert process.stdout is not None and process.stderr is not None
         while "epoch 1/500" not in (line := process.stdout.readline()):
             assert line, process.stderr.read()
-        yield process
-
-
-def test_ctrl_c_stops_all_ranks_with_a_checkpoint(tmp_path: Path) -> None:
-    with long_training(tmp_path) as process:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "resume=" in out
-    assert "Traceback" not in err
+    assert process.returncode == 130 and "resume=" in out and "Traceback" not in err, err
     assert json.loads((tmp_path / "latest" / "run.json").read_text())["state"] == "preempted"
-
-
-@pytest.mark.slow
-def test_a_rank_killed_in_the_middle_ends_the_run_and_is_named(tmp_path: Path) -> None:
-    with long_training(tmp_path) as process:
-        ranks = subprocess.run(
-            ["pgrep", "-f", "--", f"train.py --run {tmp_path}"], capture_output=True, text=True
-        ).stdout.split()
-        os.kill(int(ranks[-1]), signal.SIGKILL)
-        _, err = process.communicate(timeout=120)
-    assert process.returncode not in (0, 75, 130)
-    assert "rank 1 of 2 ended with signal SIGKILL" in err
 
 
 def test_ranks_that_are_started_from_outside_are_refused(train: Train, tmp_path: Path) -> None:
@@ -143,11 +98,14 @@ def test_variables_left_from_a_torchrun_do_not_reach_the_ranks(tmp_path: Path) -
         "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1",
         "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "gone", "MASTER_PORT": "29500",
     }  # fmt: skip
-    same = [*AS_ONE, "trainer.max_steps=2"]
-    command = [sys.executable, str(ROOT / "src" / "train.py"), *same]
-    one = [*command, f"paths.results={tmp_path / 'one'}"]
-    assert subprocess.run(one, capture_output=True, timeout=90, check=False).returncode == 0
-    command += ["trainer.devices=2", f"paths.results={tmp_path}"]
+    command = [
+        sys.executable,
+        str(ROOT / "src" / "train.py"),
+        "model=mlp",
+        "trainer.accelerator=cpu",
+        "trainer.devices=2",
+    ]
+    command += ["trainer.max_steps=2", f"paths.results={tmp_path}"]
     process = subprocess.Popen(command, env={**os.environ, **left}, start_new_session=True)
     try:
         assert process.wait(90) == 0
@@ -156,8 +114,6 @@ def test_variables_left_from_a_torchrun_do_not_reach_the_ranks(tmp_path: Path) -
             process.terminate()
             process.wait(60)
     assert RunDir(tmp_path / "latest").read_info()["world_size"] == 2
-    alone = final_weights(tmp_path / "one" / "latest")
-    assert largest_difference(final_weights(tmp_path / "latest"), alone) < 1e-6
 
 
 FAILS = """
@@ -242,7 +198,7 @@ def test_ranks_that_cannot_be_forks_are_new_interpreters(
     """The log has the reason once."""
     write_frozen(RunDir(tmp_path), make_config(), [])
     monkeypatch.setattr(launch, "fork_server", lambda *_: ForkServer(["no_such_module"]))
-    monkeypatch.setattr(launch, "build_rank_command", lambda _: [sys.executable, "-c", ""])
+    monkeypatch.setattr(launch, "build_rank_command", lambda *_: [sys.executable, "-c", ""])
     place = LocalRun(RunDir(tmp_path), 2, retries=1)
     for number in (0, 1):
         ranks = place.start(number)

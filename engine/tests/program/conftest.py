@@ -14,15 +14,7 @@ from train_anywhere.files import ROOT
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Latest = Callable[[], Path]
 RUN = [sys.executable, str(ROOT / "src" / "run.py")]
-SHOW = """
-import json, os, sys
-from pathlib import Path
-rank = os.environ.get("RANK", "0")
-Path(os.environ["TRAIN_RUN"], f"seen-{rank}").write_text(json.dumps([sys.argv[1:], dict(os.environ)]))
-print("from rank", rank)
-if "--fails" in sys.argv and rank == "1":
-    sys.exit(7)
-"""
+SHOW = Path(__file__).with_name("show.py")
 
 
 @pytest.fixture
@@ -48,6 +40,6 @@ def latest(tmp_path: Path) -> Latest:
 def script() -> Iterator[str]:
     """A program of this project that writes down what it got."""
     path = ROOT / "examples" / "programs" / f"show_{os.getpid()}.py"
-    path.write_text(SHOW)
+    path.write_text(SHOW.read_text())
     yield str(path.relative_to(ROOT))
     path.unlink()

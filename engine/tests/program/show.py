@@ -20,3 +20,6 @@ facts = {
 rank = os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0"
 target = os.environ.get("SHOW_IN") or os.environ["TRAIN_RUN"]
 Path(target, f"shown-{rank}.json").write_text(json.dumps(facts))
+print("from rank", rank)
+if "--fails" in sys.argv and rank == "1":
+    sys.exit(7)

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from engine.tests.program.conftest import RUN, Latest, Run
+from engine.tests.program.conftest import RUN, SHOW, Latest, Run
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.runs.folder import RunDir
 
-SHOW = Path(__file__).with_name("show.py")
 ADDED = {"PATH", "PYTHONPATH", "SHOW_IN"}
 
 
@@ -57,16 +56,6 @@ def test_the_environment_is_that_of_a_plain_start(tmp_path: Path, prefix: tuple[
     for key in ("signals", "umask", "folder"):
         assert before[key] == after[key], key
     assert after["environ"]["PATH"].split(":")[0] == str(Path(sys.executable).parent)
-
-
-def test_ranks_get_their_variables_besides(run: Run, tmp_path: Path) -> None:
-    environ = {**os.environ, "KERAS_BACKEND": "torch"}
-    ok(run("trainer.devices=2", "trainer.accelerator=cpu", "--", str(SHOW), env=environ))
-    for rank in (0, 1):
-        found = shown(tmp_path, rank)["environ"]
-        assert (found["RANK"], found["WORLD_SIZE"], found["KERAS_BACKEND"]) == (str(rank), "2", "torch")
-        assert "TRAIN_PARENT" not in found
-        assert (found["TRAIN_METRICS"] == os.devnull) == (rank == 1)
 
 
 def test_a_lightning_run_keeps_the_backend(run: Run) -> None:
@@ -150,15 +139,6 @@ def test_the_dry_run_prints_the_processes(run, tmp_path, tools, words, command, 
     job = ok(run("cluster=slurm", *words, "dry_run=true", "--", *command.split(), env=environ))
     assert f"\nranks       {processes}\n" in job
     assert f"#SBATCH --gpus-per-node={words[0][-1]}\n" in job and f"#SBATCH --ntasks={processes[0]}\n" in job
-
-
-def test_one_process_with_all_devices(run: Run, tmp_path: Path) -> None:
-    words = ("trainer.devices=2", "trainer.accelerator=cpu", "program.processes=node")
-    ok(run(*words, "--", str(SHOW)))
-    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & shown(tmp_path)["environ"].keys()
-    ok(run("program.processes=rank", "--", str(SHOW)))
-    found = shown(tmp_path)["environ"]
-    assert (found["RANK"], found["WORLD_SIZE"]) == ("0", "1")
 
 
 def test_torchrun_starts_a_process_for_each_device(run: Run, tmp_path: Path) -> None:

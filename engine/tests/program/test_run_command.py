@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shlex
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +26,8 @@ MakeRun = Callable[..., tuple[Config, RunDir]]
 
 
 def seen(folder: Path, rank: int = 0) -> tuple[list[str], dict[str, str]]:
-    words, environ = json.loads((folder / f"seen-{rank}").read_text())
-    return words, environ
+    facts = json.loads((folder / f"shown-{rank}.json").read_text())
+    return facts["arguments"], facts["environ"]
 
 
 WORDS = [
@@ -48,7 +47,7 @@ def test_arguments_arrive_as_they_are(run: Run, script: str, latest: Latest) -> 
     assert environ["PYTHONPATH"].split(":")[:2] == [*dict.fromkeys((str(ROOT), str(ENGINE)))]
     # resumed by only the run folder, with the same arguments
     (folder / "run.json").write_text(json.dumps({**info(folder), "state": "failed"}))
-    (folder / "seen-0").unlink()
+    (folder / "shown-0.json").unlink()
     done = run(f"resume={folder}")
     assert done.returncode == 0, done.stderr
     assert seen(folder)[0] == WORDS
@@ -58,57 +57,38 @@ def test_arguments_arrive_as_they_are(run: Run, script: str, latest: Latest) -> 
 
 
 def test_two_ranks_know_each_other(run: Run, script: str, latest: Latest) -> None:
-    done = run("trainer.devices=2", "trainer.accelerator=cpu", "--", script)
+    environ = {**os.environ, "KERAS_BACKEND": "torch"}
+    done = run("trainer.devices=2", "trainer.accelerator=cpu", "--", script, env=environ)
     assert done.returncode == 0, done.stderr
     folder = latest()
     both = [seen(folder, rank)[1] for rank in (0, 1)]
     assert [e["RANK"] + e["LOCAL_RANK"] + e["WORLD_SIZE"] for e in both] == ["002", "112"]
     assert both[0]["MASTER_PORT"] == both[1]["MASTER_PORT"]
+    assert [e["KERAS_BACKEND"] for e in both] == ["torch"] * 2 and "TRAIN_PARENT" not in both[0]
+    assert both[0]["TRAIN_METRICS"] != os.devnull == both[1]["TRAIN_METRICS"]
     tasks = [json.loads(e["TF_CONFIG"]) for e in both]
     assert [t["task"]["index"] for t in tasks] == [0, 1] and len(set(tasks[0]["cluster"]["worker"])) == 2
     assert "[rank 1] from rank 1" in done.stdout and "\nfrom rank 0" in done.stdout
     assert info(folder)["state"] == "completed"
 
 
-@pytest.mark.parametrize(
-    ("launcher", "words", "noted"),
-    [
-        ("accelerate", ("accelerate", "launch"), True),
-        ("mpirun", ("mpirun", "python"), True),
-        ("torchrun", ("torchrun", "--nproc-per-node=1"), True),
-        ("torchrun", ("torchrun",), False),
-    ],
-)
-@pytest.mark.quick("accelerate-words0-True", "torchrun-words3-False")
-def test_a_launcher_that_starts_trainings_of_one_rank_is_noticed(run, tmp_path, launcher, words, noted):
-    """accelerate does with a configuration file of one process, mpirun without -np on a machine of one CPU."""
-    program, tools = tmp_path / "sleeps.py", tmp_path / "bin"
-    program.write_text("import time\ntime.sleep(4)\n")
-    tools.mkdir()
-    if launcher != "torchrun":
-        (tools / launcher).write_text(f'#!/bin/sh\nshift\n{sys.executable} "$@"\nexit $?\n')
-        (tools / launcher).chmod(0o755)
-    environ = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
-    size = ("trainer.devices=2", "trainer.accelerator=cpu")
-    done = run(*size, "--", *words, str(program), env=environ)
-    assert done.returncode == 0, done.stderr
-    notes = [line for line in done.stderr.splitlines() if f"note: {launcher} started" in line]
-    assert len(notes) == noted, done.stderr
-    assert not noted or "started a training of 1 rank, and the run has 2 devices on 1 node" in notes[0]
+def test_one_process_with_all_devices(run: Run, script: str, latest: Latest) -> None:
+    for words, ranks in (
+        (("trainer.devices=2", "program.processes=node"), None),
+        (("program.processes=rank",), ("0", "1")),
+    ):
+        assert run("trainer.accelerator=cpu", *words, "--", script).returncode == 0
+        environ = seen(latest())[1]
+        assert (environ.get("RANK"), environ.get("WORLD_SIZE")) == (ranks or (None, None))
 
 
 def test_a_rank_that_fails_fails_the_run(run: Run, script: str, latest: Latest) -> None:
+    """Its exit code is the reason."""
     done = run("trainer.devices=2", "trainer.accelerator=cpu", "--", script, "--fails")
     assert done.returncode == 7
-    assert f"rank 1: {script} ended with exit code 7." in done.stderr and "Traceback" not in done.stderr
-    assert info(latest())["state"] == "failed"
-
-
-def test_the_exit_code_of_a_failed_program_is_the_reason(run: Run, script: str, latest: Latest) -> None:
-    (ROOT / script).write_text("raise SystemExit(7)")
-    assert run("trainer.accelerator=cpu", "--", script).returncode == 7
-    [attempt] = info(latest())["attempts"]
-    assert attempt["reason"] == f"rank 0: {script} ended with exit code 7"
+    reason = f"rank 1: {script} ended with exit code 7"
+    assert f"{reason}." in done.stderr and "Traceback" not in done.stderr
+    assert (info(latest())["state"], info(latest())["attempts"][0]["reason"]) == ("failed", reason)
 
 
 def test_the_dry_run_shows_the_job_and_imports_no_framework(run: Run, script: str) -> None:

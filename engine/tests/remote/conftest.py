@@ -7,16 +7,17 @@ laptop     a copy of the project with configs/hosts/site.yaml, and its commands
 import os
 import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from engine.tests.confined import INSIDE
@@ -106,30 +107,17 @@ class Site:
                 assert time.monotonic() < end, (self.home / "sshd.log").read_text()
                 time.sleep(0.05)
 
-    def sessions(self) -> list[int]:
+    def sessions(self) -> list[psutil.Process]:
         """Return the processes of this sshd that serve a connection."""
-        found = []
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                rest = stat.read_text().rpartition(")")[2]
-            except OSError:
-                continue
-            if int(rest.split()[1]) == self.process.pid:
-                found.append(int(stat.parent.name))
-        return found
+        return psutil.Process(self.process.pid).children()
 
-    def cut(self) -> int:
-        """Kill all connections, and return how many there were."""
-        found = self.sessions()
-        for pid in found:
-            children = Path(f"/proc/{pid}/task/{pid}/children")
-            for one in [*(map(int, children.read_text().split()) if children.exists() else ()), pid]:
-                try:
-                    if "sshd" in Path(f"/proc/{one}/comm").read_text():
-                        os.kill(one, signal.SIGKILL)
-                except OSError:
-                    continue
-        return len(found)
+    def cut(self) -> None:
+        """Kill all connections."""
+        for session in self.sessions():
+            with suppress(psutil.Error):
+                for one in [*session.children(), session]:
+                    if "sshd" in one.name():
+                        one.kill()
 
     def stop(self) -> None:
         """Stop the sshd and its connections."""

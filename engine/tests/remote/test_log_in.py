@@ -213,7 +213,10 @@ def test_wrong_host_files_are_one_message(tmp_path, monkeypatch, capsys):
 
 
 def test_folders_that_can_not_be_there_are_one_message(quick: Laptop, site: Site) -> None:
-    for folder, says in (("$NO_SUCH/x", "NO_SUCH: is not set there"), ("/dev/null/x", "/dev/null/x")):
+    for folder, says in (
+        ("$NO_SUCH/x", "NO_SUCH: is not set there"),
+        ("/dev/null/x", "/dev/null/x on odd: mkdir: cannot"),
+    ):
         text = f"ssh: site-login\nfolder: {folder}\n"
         (quick.project / "configs" / "hosts" / "odd.yaml").write_text(text)
         assert says in send(quick, "on=odd", code=2)

@@ -67,17 +67,6 @@ def test_a_host_without_rsync_is_named(quick: Laptop, site_for: Callable[..., Si
     assert "odd has no rsync" in send(quick, "on=odd", code=2)
 
 
-@pytest.mark.slow
-def test_a_folder_that_runs_no_programs(quick: Laptop, site_for: Callable[..., Site]) -> None:
-    site = site_for(first="mkdir jobs && mount -t tmpfs -o noexec none jobs")
-    setup = "printf '#!/bin/sh\\n' > py && chmod +x py && ./py"
-    quick.knows("odd", site, python="./py", setup=setup)
-    err = send(quick, "on=odd", code=2)
-    assert "failed on odd, see above" in err and "Permission denied" in err
-    quick.knows("odd", site, python="./py", setup=None)
-    assert "odd has no Python at ./py" in send(quick, "on=odd", code=2)
-
-
 def test_a_login_that_is_closed_says_so(quick: Laptop, site_for: Callable[..., Site]) -> None:
     site = host_of(site_for, "bash")
     quick.knows("odd", site)

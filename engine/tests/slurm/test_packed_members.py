@@ -131,7 +131,7 @@ def test_members_share_this_machine(
 def test_a_member_here_that_a_signal_kills_is_shown_with_it(
     train: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
 ) -> None:
-    """Nothing can write its state into run.json."""
+    """The sweep records its state."""
     words = (
         "-m",
         "cluster.members_per_node=2",
@@ -141,6 +141,9 @@ def test_a_member_here_that_a_signal_kills_is_shown_with_it(
     )
     done = train(*words)
     assert done.returncode and "2 of 2 members failed: seed=1; seed=2" in done.stderr
-    assert {line[6:] for line in done.stdout.splitlines() if "signal" in line} == {
-        f"seed={n}: signal SIGABRT" for n in (1, 2)
-    }, done.stdout + done.stderr
+    ends = {line[6:] for line in done.stdout.splitlines() if line.endswith(": signal SIGABRT")}
+    assert ends == {f"seed={n}: signal SIGABRT" for n in (1, 2)}, done.stdout + done.stderr
+    infos = [json.loads(path.read_text()) for path in tmp_path.glob("*/*/run.json")]
+    assert [(one["state"], one["attempts"][0]["reason"]) for one in infos] == [
+        ("failed", "its process ended with signal SIGABRT")
+    ] * 2

@@ -95,9 +95,9 @@ def _serve(parsed: Options, words: Sequence[str]) -> int:
             raise ConfigError(
                 "`list --on all` was removed; list one host after the other: for host in a b; do python src/jobs.py list --on $host; done"
             )
-        from train_anywhere.remote import remote_jobs  # a verb here needs no ssh
+        from train_anywhere.remote.remote_command import run_verb  # a verb here needs no ssh
 
-        return remote_jobs.run_verb(parsed.on, parsed.verb, words)
+        return run_verb(parsed.on, parsed.verb, words)
     except KeyboardInterrupt:
         if getattr(parsed, "follow", False) or getattr(parsed, "watch", False):  # it normally ends so
             return 0

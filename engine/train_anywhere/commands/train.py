@@ -31,6 +31,10 @@ def main() -> int:
         from train_anywhere.launch.rank import run_rank  # a submission does not need it
 
         return run_rank(parse_run_argument(sys.argv[2:]))
+    if sys.argv[1:2] == ["--member"]:  # of a sweep of this machine
+        from train_anywhere.launch.processes import run_member
+
+        return run_member(*sys.argv[2:])
     import hydra  # a rank does not need it
 
     typed = sys.argv[1:]

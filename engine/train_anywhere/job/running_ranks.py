@@ -98,28 +98,23 @@ class NodeSteps:
         """Return a command of the ranks' Python, inside the container if there is one."""
         return [*shlex.split(self.options.inside), self.options.python, *words]
 
+    def step(self, hosts: Sequence[str], *options: str) -> list[str]:
+        """Return the words that start one process on each of some nodes, next to the ranks."""
+        count = len(hosts)
+        words = ["srun", "--overlap", "--mem=0", "--export=ALL", "--ntasks-per-node=1", *options]
+        return [*words, f"--nodes={count}", f"--ntasks={count}", f"--nodelist={','.join(hosts)}"]
+
     def one_task_on(self, host: str) -> list[str]:
-        """Return the words that start one process on a node, next to the ranks."""
-        gres = ["--gres=none"] if self.options.gpus else []
-        step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--export=ALL", *gres]
-        return [*step, f"--nodelist={host}"]
+        """Return the words that start one process without GPUs on a node, next to the ranks."""
+        return self.step([host], *(["--gres=none"] if self.options.gpus else []))
 
     def each_node(self, command: Sequence[str], options: Sequence[str] = ()) -> list[str]:
         """Return a command that runs on each node with all its CPUs and GPUs, on PBS only here."""
         if not self.slurm:
             return [*command]
-        count = len(self.hosts)
-        step = ["srun", "--overlap", "--whole", "--mem=0", *options, f"--nodes={count}", f"--ntasks={count}"]
-        nodes = ",".join(self.hosts) if self.elastic else self.environ["SLURM_JOB_NODELIST"]
-        step += [
-            f"--nodelist={nodes}",
-            "--ntasks-per-node=1",
-            "--kill-on-bad-exit=0",
-            "--wait=0",
-            "--export=ALL",
-        ]
-        step += [f"--gpus={self.options.gpus}"] if self.options.gpus else []
-        return [*step, *self.container_options(), *command]
+        gpus = [f"--gpus={self.options.gpus}"] if self.options.gpus else []
+        words = self.step(self.hosts, "--whole", "--kill-on-bad-exit=0", "--wait=0", *options, *gpus)
+        return [*words, *self.container_options(), *command]
 
     def whole_environment(self) -> dict[str, str]:
         """Return the environment of a step that gets whole nodes."""
@@ -265,15 +260,7 @@ class RankLauncher:
             return
         # torchrun and horovodrun forward no signal, and TERM ends all launchers: find the ranks on their nodes, by their first option
         kill = find_ranks(str(steps.run.path), name)
-        count = len(steps.hosts)
-        step = [
-            "srun",
-            "--overlap",
-            f"--nodelist={','.join(steps.hosts)}",
-            f"--nodes={count}",
-            f"--ntasks={count}",
-        ]
-        step += ["--ntasks-per-node=1", "--cpus-per-task=1", "--mem=0", "--export=ALL"]
+        step = steps.step(steps.hosts, "--cpus-per-task=1")
         # in a cancelled job no step starts, and Slurm itself sends TERM to the running ones
         spawn([*(step if steps.slurm and not self.job.queue.is_cancelled() else []), *kill], steps.environ)
 

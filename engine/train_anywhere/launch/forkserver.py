@@ -13,9 +13,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from train_anywhere.errors import listed
 from train_anywhere.files import ENGINE, ROOT
@@ -30,7 +30,6 @@ class ForkedProcess:
 
     def __init__(self, answers: socket.socket, pid: int) -> None:
         self.pid = pid
-        self.stdin: IO[bytes] | None = None
         self.returncode: int | None = None
         self._answers = answers
 
@@ -71,8 +70,8 @@ class ForkServer:
     """Starter of programs as forks of a process that has imported `modules`.
 
     If a fork is not possible, `start` starts a new interpreter: on macOS, whose libraries do not survive a fork
-    (https://github.com/python/cpython/issues/77906); for a program with other options than -u, -m and -c, or with another value of a
-    variable that libraries read while they are imported; and if the server could not import the modules.
+    (https://github.com/python/cpython/issues/77906); for a program with another value of a variable that libraries read while they are
+    imported; and if the server could not import the modules.
 
     Args:
         modules: imported before the first fork.
@@ -135,33 +134,21 @@ class ForkServer:
         stderr: Any = None,
         start_new_session: bool = True,
     ) -> Process:
-        """Start a program like `subprocess.Popen`. `command` is this Python and its arguments.
+        """Start a script, a module or code like `subprocess.Popen`. `command` is this Python, maybe -u, and its arguments.
 
-        `env` and `cwd` default to those of this process. Only `stdin` may be a pipe. `start_new_session` applies to a new interpreter;
-        a fork always has a new session.
+        The streams are files or descriptors. `start_new_session` applies to a new interpreter; a fork always has a new session.
         """
-        environ = dict(os.environ if env is None else env)
-        with ExitStack() as streams:
-            pipe = os.pipe() if stdin is subprocess.PIPE else None
-            writer = os.fdopen(pipe[1], "wb", 0) if pipe else None
-            wanted = ((pipe[0] if pipe else stdin, 0), (stdout, 1), (stderr, 2))
-            numbers = [_descriptor(streams, *one) for one in wanted]
-            numbers[2] = numbers[1] if stderr is subprocess.STDOUT else numbers[2]
-            if pipe:
-                streams.callback(os.close, pipe[0])
-            # a fork supports only these options
-            words = [word for word in command[1:3] if word != "-u"]
-            can_fork = bool(words) and (words[0] in ("-m", "-c") or not words[0].startswith("-"))
-            can_fork = can_fork and not self.list_differences(environ)
-            if can_fork and (forked := self.fork(command, environ, cwd or Path.cwd(), numbers)):
-                forked.stdin = writer
-                return forked
-            process = subprocess.Popen(
-                command, env=environ, cwd=cwd, stdin=numbers[0], stdout=numbers[1], stderr=numbers[2],
-                start_new_session=start_new_session,
-            )  # fmt: skip
-            process.stdin = writer
-            return process
+        environ, given = dict(os.environ if env is None else env), enumerate((stdin, stdout, stderr))
+        streams = [
+            own if one is None else one if isinstance(one, int) else one.fileno() for own, one in given
+        ]
+        same = not self.list_differences(environ)
+        if same and (forked := self.fork(command, environ, cwd or Path.cwd(), streams)):
+            return forked
+        return subprocess.Popen(
+            command, env=environ, cwd=cwd, stdin=streams[0], stdout=streams[1], stderr=streams[2],
+            start_new_session=start_new_session,
+        )  # fmt: skip
 
     def list_differences(self, environ: Mapping[str, str]) -> list[str]:
         """Return the variables that libraries read at their import and that differ."""
@@ -205,14 +192,3 @@ class ForkServer:
             return ForkedProcess(ours, int(line))
         ours.close()
         return None
-
-
-def _descriptor(streams: ExitStack, stream: Any, number: int) -> int:
-    """Return the descriptor that becomes the program's descriptor `number`."""
-    if stream is subprocess.DEVNULL:
-        opened = os.open(os.devnull, os.O_RDWR)
-        streams.callback(os.close, opened)
-        return opened
-    if stream is None or stream == subprocess.STDOUT:
-        return number
-    return stream if isinstance(stream, int) else int(stream.fileno())

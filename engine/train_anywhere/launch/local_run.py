@@ -4,7 +4,6 @@ Each member of a sweep has its own process, one after the other, because framewo
 The process is a fork of one that has imported the framework (launch/forkserver.py).
 """
 
-import contextlib
 import os
 import shlex
 import signal
@@ -14,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 from train_anywhere import features
@@ -34,23 +32,17 @@ from train_anywhere.distributed.layout import (
 from train_anywhere.distributed.packages import framework_problem, horovod_problem
 from train_anywhere.errors import STOPPED, CheckpointError
 from train_anywhere.files import ROOT
-from train_anywhere.files.atomic import open_file
 from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.output import protect_output
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.job.rank_process import SIGNALS
-from train_anywhere.job.signals import Signals
-from train_anywhere.job.supervisor import POLL_S
 from train_anywhere.launch.command import Checks
-from train_anywhere.launch.forkserver import Process
 from train_anywhere.launch.processes import (
-    ForkServers,
     refuse_nested_launch,
     run_here,
+    run_members,
     run_monitor,
-    start_member,
 )
-from train_anywhere.runs.attempts import describe_exit_code
+from train_anywhere.runs.attempts import describe_exit_code, extend_newest
 from train_anywhere.runs.folder import (
     ATTEMPTS,
     RunDir,
@@ -59,6 +51,7 @@ from train_anywhere.runs.folder import (
     discard,
     new_run_id,
     no_empty_folders,
+    now,
     open_run,
     point_latest,
 )
@@ -112,7 +105,7 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str], checks: Checks) -> 
         for note in target_notes(config):
             print(f"note: {note}", flush=True)
     with run_monitor(run, config):
-        code = run_here(run, layout, retries=config.cluster.retries)
+        code = run_here(run, layout, config.cluster.retries)
     info = run.read_info() if before and not config.program else {}
     # a run that failed before its first step, such as because of its data
     if info.get("state") == "failed" and all("from_step" not in a for a in info.get(ATTEMPTS, [])):
@@ -243,8 +236,7 @@ def run_all(
         print("\n\n".join(f"{name}\n{n}" for name, n in zip(names, numbers, strict=True)))
         return []
     protect_output()
-    run_members = _run_together if members[0].config.cluster.pack > 1 else _run_one_by_one
-    finished, signals = run_members(members, names, new_run_id())
+    finished, signals = _run_members(members, names, new_run_id())
     if signals:
         count, left = len(finished), len(members) - len(finished)
         print(f"\nstopped at member {count} of {len(members)}; {left} did not start.", file=sys.stderr)
@@ -254,28 +246,6 @@ def run_all(
         message = f"\n{len(failed)} of {len(finished)} members failed: {'; '.join(failed)}"
         print(fit(message, terminal_width(sys.stderr)), file=sys.stderr)
     return finished
-
-
-def _run_one_by_one(
-    members: Sequence[Member], names: Sequence[str], sweep: str
-) -> tuple[list[FinishedMember], list[int]]:
-    """Run members until a signal comes; return those that ran, and the signals."""
-    finished, servers, signals = list[FinishedMember](), ForkServers(), list[int]()
-    for number, member in enumerate(members):
-        print(fit(f"\n[{number + 1}/{len(members)}] {names[number]}", terminal_width()), flush=True)
-        framework, layout = member.config.framework, local_layout(member.config)
-        # a program imports nothing of a framework here, and has the environment of a new interpreter
-        start = Popen if member.config.program else servers.get_starter(framework, layout.world_size)
-        run = make_run(member.config, member.overrides, layout, f"{sweep}-{number}")
-        claim_sweep(run)
-        with run_monitor(run, member.config, start), contextlib.ExitStack() as stack:
-            for one in SIGNALS:  # a member's launcher replaces their handlers
-                stack.callback(signal.signal, one, signal.getsignal(one))
-            code = run_here(run, layout, start, signals, member.config.cluster.retries)
-            finished.append(FinishedMember(run, member.config, code))
-        if signals:
-            break
-    return finished, signals
 
 
 def uses_gpus(config: Config) -> bool:
@@ -290,37 +260,37 @@ def count_slots(config: Config) -> int:
     return min(c.members_per_node or most, most)
 
 
-def _run_together(
+def _run_members(
     members: Sequence[Member], names: Sequence[str], sweep: str
 ) -> tuple[list[FinishedMember], list[int]]:
-    """Run several members at once, each with its share of the CPUs and its own log; return what `_run_one_by_one` does."""
-    started, live = list[FinishedMember](), dict[int, tuple[int, Process]]()
-    slots, servers, received = count_slots(members[0].config), ForkServers(), Signals()
+    """Run members until a signal comes; return those that ran, and the signals. Several at once have a log each."""
+    finished, configs = list[FinishedMember](), {n: member.config for n, member in enumerate(members)}
+    packed = configs[0].cluster.pack > 1
+
+    def make(number: int) -> RunDir:
+        config = configs[number]
+        if not packed:
+            print(fit(f"\n[{number + 1}/{len(members)}] {names[number]}", terminal_width()), flush=True)
+        run = make_run(config, members[number].overrides, local_layout(config), f"{sweep}-{number}")
+        claim_sweep(run)
+        finished.append(FinishedMember(run, config, 0))
+        if packed:
+            note(number, display_path(run.log))
+        return run
+
+    def ended(number: int, run: RunDir, code: int) -> None:
+        state = run.read_info().get("state")
+        if killed := state == "running":  # nothing could write its state
+            code, state = code or 1, describe_exit_code(code)
+            attempts = extend_newest(run, ended_by="failed", reason=f"its process ended with {state}")
+            with suppress(OSError):
+                run.update(state="failed", ended=now(), **{ATTEMPTS: attempts})
+        finished[number] = replace(finished[number], code=code)
+        if packed or killed:
+            note(number, state)
 
     def note(number: int, what: object) -> None:
         print(fit(f"[{number + 1}/{len(members)}] {names[number]}: {what}", terminal_width()), flush=True)
 
-    with contextlib.ExitStack() as stack:
-        for one in SIGNALS:
-            stack.callback(signal.signal, one, signal.signal(one, received.handle))
-        while live or (len(started) < len(members) and not received.numbers):
-            for name in received.wait(POLL_S):
-                for _, process in live.values():
-                    process.send_signal(signal.Signals[name])
-            for slot, (number, process) in [*live.items()]:
-                if (code := process.poll()) is not None:
-                    del live[slot]
-                    started[number] = replace(started[number], code=128 - code if code < 0 else code)
-                    killed = describe_exit_code(128 - code) if code < 0 else ""  # run.json says that it runs
-                    note(number, killed or started[number].run.read_info().get("state"))
-            free = next((n for n in range(slots) if n not in live), None)
-            if free is not None and len(started) < len(members) and not received.numbers:
-                number, config = len(started), members[len(started)].config
-                words, layout = members[number].overrides, local_layout(config)
-                run = make_run(config, words, layout, f"{sweep}-{number}")
-                claim_sweep(run)
-                log = stack.enter_context(open_file(run.log, "ab"))
-                live[free] = number, start_member(run, config, servers, log, free, slots)
-                started.append(FinishedMember(run, config, 0))
-                note(number, display_path(run.log))
-    return started, received.numbers
+    slots = count_slots(configs[0]) if packed else 1
+    return finished, run_members(configs, make, ended, slots, log=packed, share=packed)

@@ -6,24 +6,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from train_anywhere.config.checks.strategy_table import LAUNCHERS
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import find_launcher
-from train_anywhere.distributed.layout import Layout
+from train_anywhere.distributed.layout import Layout, local_layout
 from train_anywhere.distributed.network.addresses import free_port, node_name
 from train_anywhere.errors import INTERRUPTED, NOT_FINITE, STOPPED, ConfigError, ProjectError
 from train_anywhere.features import Features
 from train_anywhere.files import ROOT, with_engine
+from train_anywhere.files.atomic import open_file
 from train_anywhere.files.terminal.output import outlive_terminal, protect_output
 from train_anywhere.job.rank_process import SIGNALS
 from train_anywhere.job.share import SHARE
 from train_anywhere.job.signals import Signals
-from train_anywhere.job.supervisor import RankPlace, Supervisor
-from train_anywhere.launch.exits import rank_environment
+from train_anywhere.job.supervisor import POLL_S, RankPlace, Supervisor
+from train_anywhere.launch.exits import follow_parent, rank_environment
 from train_anywhere.launch.forkserver import ForkedProcess, ForkServer, Process
 from train_anywhere.launch.launcher import to_shell_code
 from train_anywhere.launch.rank import run_rank
@@ -37,105 +37,110 @@ MONITOR_EXIT_S = 0.2
 AGAIN_GRACE_S = 1.0
 """How long ranks that may start again get to end after one has failed, unless a checkpoint is being written."""
 
-Start = Callable[..., Process]
-"""A function that starts a program: `subprocess.Popen`, or `ForkServer.start`."""
-
-
-class ForkServers:
-    """A fork server for each framework, started on first use."""
-
-    def __init__(self) -> None:
-        self._servers: dict[str, ForkServer] = {}
-
-    def get_starter(self, framework: str, ranks: int) -> Start:
-        """Return the function that starts the ranks of a run and its monitor process."""
-        if framework not in self._servers:
-            self._servers[framework] = fork_server(framework, ranks)
-        return self._servers[framework].start
-
-
-def fork_server(framework: str, ranks: int) -> ForkServer:
-    """Return a server that has imported what ranks and monitor processes import."""
-    own = (f"train_anywhere.training.{framework}.run", "train_anywhere.launch.rank")
-    modules = (*own, *MONITOR_MODULES, *LATE_IMPORTS[framework])
-    return ForkServer(modules, {**os.environ, **_thread_variables(ranks)})
-
-
-def start_member(
-    run: RunDir, config: Config, servers: ForkServers, log: IO[bytes] | None, slot: int = 0, members: int = 1
-) -> Process:
-    """Start a run as a process that writes into `log`, the one number `slot` of several `members` that run at once."""
-    start = subprocess.Popen if config.program else servers.get_starter(config.framework, members)
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = {SHARE: f"{slot}/{members}/{cpus // members}"} | _thread_variables(members)
-    # a new session, so that Ctrl-C reaches the process only once
-    return start(
-        [sys.executable, "-u", "-m", "train_anywhere.launch.local_member", str(run.path)],
-        cwd=ROOT,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-        env=with_engine(rank_environment() | (share if members > 1 else {})),
-    )
-
-
 LATE_IMPORTS = {
     "lightning": ("train_anywhere.training.lightning.loop.tensorboard", "torch.utils.tensorboard", "hydra"),
     "keras": ("hydra",),
 }
 """Modules that a run imports inside functions; hydra includes omegaconf, which Lightning imports too."""
 
-MONITOR_MODULES = ("train_anywhere.features.node", "train_anywhere.monitor.report.page")
-"""Modules of the monitor process and the report, imported besides the framework."""
+
+def fork_server(framework: str, ranks: int) -> ForkServer:
+    """Return a server that has imported what ranks and members of a sweep import."""
+    own = (f"train_anywhere.training.{framework}.run", "train_anywhere.monitor.report.page", __name__)
+    modules = (*own, *LATE_IMPORTS[framework])
+    return ForkServer(modules, {**os.environ, **_thread_variables(ranks)})
 
 
-def run_here(
-    run: RunDir,
-    layout: Layout,
-    start: Start | None = None,
-    signals: list[int] | None = None,
-    retries: int = 0,
-) -> int:
-    """Train in `run` on this machine, and return the exit code of training.
+def run_members(
+    members: Mapping[int, Config],
+    make: Callable[[int], RunDir],
+    ended: Callable[[int, RunDir, int], None],
+    slots: int,
+    log: bool,
+    share: bool,
+) -> list[int]:
+    """Run members as processes of this machine until a signal comes, which all get, and return the signals.
 
-    `start` starts all ranks; None: a single rank without retries runs in this process. The signals that were forwarded to ranks are added
-    to `signals`.
+    Args:
+        members: their configurations, by their numbers.
+        make: returns the run folder of a member.
+        ended: gets its exit code as of a shell. An error of both functions stops the other members.
+        slots: the number of members that run at once.
+        log: each writes into its own log, not to the streams of this process.
+        share: each has its part of the CPUs and GPUs.
     """
-    if layout.world_size == 1 and start is None and not retries:
+    todo, live, received = [*members], dict[int, tuple[int, RunDir, Process]](), Signals()
+    servers, count = dict[str, ForkServer](), slots if share else 1
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    each, environ = f"{count}/{cpus // count}", with_engine(rank_environment() | _thread_variables(count))
+
+    def pass_on(name: str) -> None:
+        for _, _, process in live.values():
+            process.send_signal(signal.Signals[name])
+
+    with contextlib.ExitStack() as stack:
+        for one in SIGNALS:
+            stack.callback(signal.signal, one, signal.signal(one, received.handle))
+        stack.callback(pass_on, "SIGTERM")
+        while live or (todo and not received.numbers):
+            free = [slot for slot in range(slots) if slot not in live]
+            for slot in free[: 0 if received.numbers else len(todo)]:
+                run, config = make(number := todo.pop(0)), members[number]
+                if config.framework not in servers and not config.program:  # which imports none here
+                    servers[config.framework] = fork_server(config.framework, count)
+                start = subprocess.Popen if config.program else servers[config.framework].start
+                output = stack.enter_context(open_file(run.log, "ab")) if log else None
+                # a new session, so that Ctrl-C reaches the process only once
+                options = {"stdout": output, "stderr": output, "start_new_session": True}
+                words = build_rank_command(run, "--member")
+                live[slot] = number, run, start(words, env=environ | {SHARE: f"{slot}/{each}"}, **options)
+            for name in received.wait(POLL_S):
+                pass_on(name)
+            for slot, (number, run, process) in [*live.items()]:
+                if (code := process.poll()) is not None:
+                    del live[slot]
+                    ended(number, run, to_shell_code(code))
+    return received.numbers
+
+
+def run_member(path: str) -> int:
+    """Run a member of a sweep, a trial with the values that Optuna proposes, and return its exit code."""
+    follow_parent()
+    run = RunDir(Path(path))
+    config = load_frozen(run)
+    with run_monitor(run, config):
+        return run_here(run, local_layout(config), config.cluster.retries)
+
+
+def run_here(run: RunDir, layout: Layout, retries: int = 0) -> int:
+    """Train in `run` on this machine, a single rank without retries in this process, and return the exit code of training."""
+    if layout.world_size == 1 and not retries:
         return run_rank(run)
     protect_output()
     outlive_terminal()
     received = Signals()
     for number in SIGNALS:  # not SIGHUP: a run continues when its terminal is closed
         signal.signal(number, received.handle)
-    place = LocalRun(run, layout.world_size, start, retries)
+    place = LocalRun(run, layout.world_size, retries)
     code = Supervisor(place, received).supervise()
     place.close()
-    if signals is not None:
-        signals += received.numbers
     ended_by = (run.read_info().get(ATTEMPTS) or [{}])[-1].get("ended_by")
     interrupted = ended_by == "SIGINT" or received.numbers[:1] == [signal.SIGINT]
     return INTERRUPTED if code == STOPPED and interrupted else code
 
 
 class LocalRun(RankPlace):
-    """The place of the ranks on this machine.
+    """The place of the ranks on this machine, which are forks if they may start again."""
 
-    Args:
-        start: starts them; None: as forks if they may start again, else as new interpreters.
-    """
-
-    def __init__(self, run: RunDir, ranks: int = 1, start: Start | None = None, retries: int = 0) -> None:
-        self.run, self.ranks, self._start = run, ranks, start or subprocess.Popen
-        self.several = ranks > 1
+    def __init__(self, run: RunDir, ranks: int = 1, retries: int = 0) -> None:
+        self.run, self.ranks, self.several = run, ranks, ranks > 1
         self.retries, self.environ = retries or None, dict[str, str]()
         self._server: ForkServer | None = None
         with contextlib.suppress(ProjectError):  # the ranks report an unreadable run folder
             config = load_frozen(run)
             self.program = bool(config.program)
-            if retries and not start and not self.program:
+            if retries and not self.program:
                 self._server = fork_server(config.framework, ranks)
-                self._start = self._server.start
 
     def start(self, number: int) -> "LocalRanks":
         """Start the ranks, with the environment variables that `discover` reads."""
@@ -145,10 +150,12 @@ class LocalRun(RankPlace):
             environs = [{**environ, STARTED: began} for environ in environs]
         self.environ = environs[0]
         command = build_rank_command(self.run)
-        started = [self._start(command, env=e, start_new_session=True) for e in environs]
+        start = self._server.start if self._server else subprocess.Popen
+        started = [start(command, env=e, start_new_session=True) for e in environs]
         if self._server and not all(isinstance(process, ForkedProcess) for process in started):
             why = self._server.why_not(environs[0])
             print(f"The ranks start as new interpreters: {why}.", file=sys.stderr, flush=True)
+            self._server.close()
             self._server = None  # that is printed once
         if not self.retries:
             return LocalRanks(started)
@@ -172,7 +179,7 @@ class LocalRun(RankPlace):
 
 
 @contextlib.contextmanager
-def run_monitor(run: RunDir, config: Config, start: Start = subprocess.Popen) -> Iterator[None]:
+def run_monitor(run: RunDir, config: Config) -> Iterator[None]:
     """Run the monitor process of this machine in the block, and features around it."""
     features = Features.of(config)
     with contextlib.ExitStack() as stack:
@@ -182,12 +189,14 @@ def run_monitor(run: RunDir, config: Config, start: Start = subprocess.Popen) ->
             command = [sys.executable, "-m", "train_anywhere.features.node", str(run.path), str(os.getpid())]
             streams = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL}
             with contextlib.suppress(OSError):
-                process = start(command, env=with_engine(), cwd=ROOT, start_new_session=True, **streams)
+                process = subprocess.Popen(
+                    command, env=with_engine(), cwd=ROOT, start_new_session=True, **streams
+                )
                 stack.callback(_end_monitor, process)
         yield
 
 
-def _end_monitor(process: Process) -> None:
+def _end_monitor(process: "subprocess.Popen[bytes]") -> None:
     process.terminate()
     try:
         process.wait(MONITOR_EXIT_S)
@@ -209,9 +218,9 @@ def refuse_nested_launch() -> None:
         )
 
 
-def build_rank_command(run: RunDir) -> list[str]:
-    """Return the command of a rank that trains in a run folder."""
-    return [sys.executable, "-u", str(ROOT / "src" / "train.py"), "--run", str(run.path)]
+def build_rank_command(run: RunDir, flag: str = "--run") -> list[str]:
+    """Return the command of a rank, or with `--member` of a member of a sweep, that trains in a run folder."""
+    return [sys.executable, "-u", str(ROOT / "src" / "train.py"), flag, str(run.path)]
 
 
 def _environments(ranks: int) -> list[dict[str, str]]:

@@ -21,8 +21,6 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-import psutil
-
 from train_anywhere import ENVIRON
 from train_anywhere.config.checks.program import (
     VALUE,
@@ -193,29 +191,6 @@ def build_command(config: Config, environ: dict[str, str], topology: Topology, a
     if not is_file(name):
         return [name, *arguments]
     return [*([sys.executable, "-u"] if is_python(name) else []), str(locate(program, name)), *arguments]
-
-
-def describe_lone_ranks(config: Config, topology: Topology, pid: int) -> str | None:
-    """Return a note if the launcher of process `pid` has started trainings with fewer ranks than the run has devices.
-
-    "" if it has started all of them; None as long as it has started none.
-    """
-    command, devices = config.program.command, node_devices(config) * topology.nodes
-    scripts, sizes = {word for word in command if word.endswith(".py")}, list[int]()
-    with suppress(psutil.Error):
-        for one in psutil.Process(pid).children(recursive=True):
-            with suppress(psutil.Error, ValueError):
-                if {*one.cmdline()} & scripts:
-                    known = one.environ()
-                    sizes.append(int(known.get("WORLD_SIZE") or known.get("OMPI_COMM_WORLD_SIZE") or 1))
-    if not sizes or max(sizes) >= devices:
-        return "" if sizes else None
-    ranks = "1 rank" if max(sizes) == 1 else f"{max(sizes)} ranks"
-    return (
-        f"note: {launcher_of(command)} started a training of {ranks}, and the run has {devices} devices on "
-        f"{topology.nodes} node{'s'[: topology.nodes > 1]}, which each train alone or are idle: type the number of "
-        "processes for the launcher, correct its configuration file, or leave it out and use launch=."
-    )
 
 
 class ProgramProcess:

@@ -196,15 +196,11 @@ class ProgramMetrics:
 
     def facts(self) -> dict[str, Any]:
         """Return the newest step and metrics, as run.json has them."""
+        rate = None  # steps per second since the first row of this attempt
+        if self._first and self.step is not None and self.step > self._first[0]:
+            rate = round((self.step - self._first[0]) / max(1e-9, time.monotonic() - self._first[1]), 3)
         known = {"step": self.step, "epoch": self.epoch, "metrics": {**self.values}}
-        return {**known, "rate": self.rate, "unit": "steps"}
-
-    @property
-    def rate(self) -> float | None:
-        """The steps per second since the first row of this attempt, from the second one on."""
-        if self._first is None or self.step is None or self.step <= self._first[0]:
-            return None
-        return round((self.step - self._first[0]) / max(1e-9, time.monotonic() - self._first[1]), 3)
+        return {**known, "rate": rate, "unit": "steps"}
 
 
 def _read_new(path: Path, at: int) -> bytes:

@@ -10,12 +10,11 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from select import select
 from typing import IO
 
 from train_anywhere import ENVIRON, IGNORED
-from train_anywhere.config.checks.program import choose_processes, launcher_of
+from train_anywhere.config.checks.program import choose_processes
 from train_anywhere.config.cluster import SIGNAL_S
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import visible_gpus
@@ -34,7 +33,6 @@ from train_anywhere.program.program_environment import (
     ProgramProcess,
     build_command,
     build_environment,
-    describe_lone_ranks,
     working_folder,
 )
 from train_anywhere.program.program_metrics import ProgramMetrics
@@ -43,8 +41,8 @@ from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.recorder import try_to_record_failure
 from train_anywhere.runs.summary import describe_error, find_nonfinite_loss
 
-POLL_S, RECORD_S, LOOK_S = 0.2, 10.0, 1.0
-"""Seconds between two looks at the program, two records of the time, and two searches for ranks of its launcher."""
+POLL_S, RECORD_S = 0.2, 10.0
+"""Seconds between two looks at the program, and two records of the time."""
 
 OTHERS_S = 5.0
 """A rank that fails waits so long for the signal, or the failure of another rank, that may be the reason."""
@@ -79,7 +77,8 @@ def run_program(config: Config, process: RankProcess) -> int:
         return 0
     metrics = ProgramMetrics(config, process) if recorder else None
     try:
-        local, place = _open_local_folder(config, run, topology.rank)
+        place = _open_local_folder(config, run, topology.rank)
+        local = place and place.path
         make_folder(run.checkpoints)
         environ = build_environment(config, topology, run, local)
         every = config.checkpoint.every_n_seconds or EVERY_S
@@ -102,22 +101,21 @@ def run_program(config: Config, process: RankProcess) -> int:
     return _finish(config, process, code, metrics)
 
 
-def _open_local_folder(config: Config, run: RunDir, rank: int) -> tuple[Path | None, OwnedFolder | None]:
-    """Return the rank's empty folder on its node's disk, and how it is removed."""
-    local = find_run_folder(run.path, config.checkpoint.local)
-    if local is None:
-        return None, None
+def _open_local_folder(config: Config, run: RunDir, rank: int) -> OwnedFolder | None:
+    """Return the rank's empty folder on its node's disk, if it can have one."""
+    if (local := find_run_folder(run.path, config.checkpoint.local)) is None:
+        return None
     place = rank_folder(local, rank)
     try:
         # of an attempt that was killed here
         why = copy_leftovers(place, run.checkpoints) if place.path.is_dir() else ""
         if not why:
             make_owned(place, private=True)
-            return place.path, place
+            return place
     except OSError as error:
         why = f"{place.path} can't be used ({error.strerror or error})"
     print(f"{why}; continuing without it.", file=sys.stderr, flush=True)
-    return None, None
+    return None
 
 
 def _copy_the_rest(copier: Copier | None, place: OwnedFolder | None, killed: bool) -> None:
@@ -179,7 +177,7 @@ class _RunningProgram:
         copier: Copier | None,
         metrics: ProgramMetrics | None,
     ) -> None:
-        self.config, self.process, self.copier, self.metrics = config, process, copier, metrics
+        self.process, self.copier, self.metrics = process, copier, metrics
         # a single process keeps a terminal: for progress bars, and for a debugger
         self._alone = process.topology.world_size == 1 and (attempts.running_job() is None or os.isatty(1))
         self.program = _start(config, process, environ, self._alone)
@@ -188,10 +186,7 @@ class _RunningProgram:
             copier.start()
         seconds = config.cluster.signal_seconds or SIGNAL_S
         self._patience = STOP_SHARE * seconds if attempts.running_job() else 60.0
-        self._recorded = self._look = time.monotonic()
-        by_launcher = metrics and launcher_of(config.program.command)
-        if not by_launcher or choose_processes(config, process.topology.world_size) != "node":
-            self._look = math.inf
+        self._recorded = time.monotonic()
 
     def wait(self) -> int:
         """Wait for the end of the program, and return its exit code, negative for a signal.
@@ -228,18 +223,13 @@ class _RunningProgram:
         self.program.child.wait()
 
     def _observe(self) -> None:
-        """Beat for the program, and record its metrics, its time, and ranks that its launcher starts alone."""
+        """Beat for the program, and record its metrics and its time."""
         now = time.monotonic()
         if self._output.heard.is_set() or self._alone:
             self.process.heartbeat.pulse()
         self._output.heard.clear()
         if self.metrics:
             self.metrics.read()
-        if now >= self._look:
-            note = describe_lone_ranks(self.config, self.process.topology, self.program.child.pid)
-            self._look = now + LOOK_S if note is None else math.inf
-            if note:
-                print(note, file=sys.stderr, flush=True)
         if self.process.recorder and now - self._recorded > RECORD_S:
             self.process.recorder.record_progress()
             self._recorded = now

@@ -3,8 +3,7 @@
 hosts              configs/hosts/NAME.yaml
 connection         ssh and rsync, quoting for any login shell, and what their failures mean
 sent_files         the files that travel, and their transfer
-remote_command     a command there: transfer, environment, request
-remote_jobs        the verbs of jobs.py there
+remote_command     a command there: transfer, environment, request; the verbs of jobs.py there
 run_copies         run folders that are pulled; what hosts answer, checked
 request_there      the other end: a command starts once, however often its connection is lost
 

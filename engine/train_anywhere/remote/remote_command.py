@@ -1,8 +1,12 @@
-"""Run a command of the project on a host: send the files, make the environment there, start it once, and show its output here."""
+"""Run a command of the project on a host: send the files, make the environment there, start it once, and show its output here.
+
+`run_verb` runs one of `jobs.py`, which sends nothing.
+"""
 
 import fcntl
 import hashlib
 import os
+import re
 import shlex
 import sys
 import time
@@ -13,8 +17,8 @@ from pathlib import Path
 from typing import TextIO
 
 from train_anywhere.errors import REFUSED, ConfigError, SubmitError, SubmitInterrupted, UnclearError
-from train_anywhere.files import WORK
-from train_anywhere.files.terminal.printable import printable
+from train_anywhere.files import HAS_PROJECT, WORK
+from train_anywhere.files.terminal.printable import one_line, printable
 from train_anywhere.remote import request_there
 from train_anywhere.remote.connection import LOST, Answer, Connection, LostConnectionError
 from train_anywhere.remote.hosts import Host, read_host, refusal, shell_path
@@ -182,6 +186,39 @@ def in_folder(host: Host, words: Sequence[str]) -> str:
     return "\n".join(
         [*_enter(host, remote_folder(host)), f"exec {shell_path(host.python)} {shlex.join(words)}"]
     )
+
+
+VERB = ["src/jobs.py"] if HAS_PROJECT else ["-m", "train_anywhere"]
+"""Start of a verb's command, for Python."""
+
+FOLLOWING = {"-f", "--follow", "--watch"}
+
+
+def run_verb(name: str, verb: str, words: Sequence[str]) -> int:
+    """Run `jobs.py words...` on a host with the streams of this process; return its exit code.
+
+    Raises ProjectError: the host is not known or can't be reached, or nothing was sent to it yet.
+    """
+    host = read_host(name)
+    if verb == "resubmit":
+        return run_once(host, [*VERB, *words], None)
+    connection = Connection(host)
+    query(connection, ["-c", ""])
+    follows = FOLLOWING & {*words} and sys.stdin.isatty() and sys.stdout.isatty()
+    tty = verb in ("shell", "prune") or bool(follows)
+    code = connection.run(in_folder(host, [*VERB, *words]), tty)
+    if code == LOST:
+        raise SubmitError(f"the connection to {name} was lost; the run there is not affected.")
+    return code
+
+
+def query(connection: Connection, words: Sequence[str]) -> str:
+    """Return what Python prints in the project's folder on a host. Raises SubmitError with its message if it fails."""
+    done = connection.capture(in_folder(connection.host, words))
+    if done.returncode:
+        said = re.split("[eE]rror: ", done.stderr.strip())[-1]
+        raise SubmitError(f"{connection.host.name}: {one_line(' '.join(said.split()))[:600]}")
+    return done.stdout
 
 
 def _enter(host: Host, folder: str, setup: str = "") -> list[str]:

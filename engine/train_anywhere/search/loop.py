@@ -1,11 +1,10 @@
 """Start a search: check its first and last trial, then submit all of them as one array, or run them here."""
 
 import re
-import signal
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,12 @@ from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import local_layout
 from train_anywhere.errors import ConfigError, ProjectError, SubmitError, SubmitInterrupted, listed
-from train_anywhere.files.atomic import open_file, read_json
+from train_anywhere.files.atomic import read_json
 from train_anywhere.files.removal import remove
 from train_anywhere.files.terminal.output import protect_output
 from train_anywhere.launch import local_run
 from train_anywhere.launch.command import Checks
-from train_anywhere.launch.forkserver import Process
-from train_anywhere.launch.processes import ForkServers, start_member
+from train_anywhere.launch.processes import run_members
 from train_anywhere.runs.attempts import describe_exit_code
 from train_anywhere.runs.folder import RunDir, claim, new_run_id, no_empty_folders, point_latest
 from train_anywhere.runs.reopen.frozen import read_frozen
@@ -49,9 +47,6 @@ from train_anywhere.slurm.submission.prepare import common_job, refusals, start
 
 Compose = Callable[[Sequence[str]], Mapping[str, Any]]
 """A function that composes a configuration from overrides."""
-
-POLL_S = 0.2
-"""Seconds between two looks at the trials of this machine."""
 
 
 def search(
@@ -204,47 +199,29 @@ def run_trials(config: Config, overrides: Sequence[str], folder: Path, at_once: 
         SubmitInterrupted: Ctrl-C; the same command resumes the study.
         SubmitError: all of the first trials have failed.
     """
-    packed, live, servers = config.cluster.pack > 1, dict[int, tuple[int, Process]](), ForkServers()
-    slots, known = local_run.count_slots(config) if packed else at_once, members(folder)
+    packed, known = config.cluster.pack > 1, members(folder)
+    slots = local_run.count_slots(config) if packed else at_once
     todo = [n for n in range(trials) if n not in known or recorded_state(known[n]) not in ENDED]
     protect_output()
 
     def note(what: str) -> None:
         print(f"{folder.name}  {what}", flush=True)
 
+    def ended(number: int, run: RunDir, code: int) -> None:
+        info = run.read_info()
+        if slots > 1:
+            # of a killed trial run.json says that it runs
+            note(f"trial {number}: {describe_exit_code(code) if code > 128 else info.get('state')}")
+        if info.get("why") and not (run.path / TRIAL).exists():
+            raise SubmitError(info["why"])
+
     if known:
         note(f"resumed: {trials - len(todo)} of {trials} trials are done")
-    with ExitStack() as stack:
-        try:
-            while todo or live:
-                for slot in [n for n in range(slots) if n not in live][: len(todo)]:
-                    number = todo.pop(0)
-                    run = open_trial(config, overrides, folder, number)
-                    log = stack.enter_context(open_file(run.log, "ab")) if slots > 1 else None
-                    process = start_member(run, config, servers, log, slot, slots if packed else 1)
-                    live[slot] = number, process
-                time.sleep(POLL_S)
-                for slot, (number, process) in [*live.items()]:
-                    if (code := process.poll()) is None:
-                        continue
-                    del live[slot]
-                    run = members(folder)[number]
-                    info = run.read_info()
-                    if slots > 1:
-                        # of a killed trial run.json says that it runs
-                        killed = describe_exit_code(128 - code) if code < 0 else ""
-                        note(f"trial {number}: {killed or info.get('state')}")
-                    if info.get("why") and not (run.path / TRIAL).exists():
-                        for _, other in live.values():
-                            other.send_signal(signal.SIGTERM)
-                        raise SubmitError(info["why"])
-        except KeyboardInterrupt:
-            for _, process in live.values():
-                process.send_signal(signal.SIGINT)
-            for _, process in live.values():
-                process.wait()
-            stopped = f"{len(live)} trial{'s'[: len(live) != 1]} stopped"
-            raise SubmitInterrupted(f"interrupted; {stopped}. The same command resumes {folder}.") from None
+    make = partial(open_trial, config, overrides, folder)
+    if run_members(dict.fromkeys(todo, config), make, ended, slots, log=slots > 1, share=packed):
+        live = [one for n, one in members(folder).items() if n in todo and recorded_state(one) not in ENDED]
+        stopped = f"{len(live)} trial{'s'[: len(live) != 1]} stopped"
+        raise SubmitInterrupted(f"interrupted; {stopped}. The same command resumes {folder}.")
 
 
 def open_trial(config: Config, overrides: Sequence[str], folder: Path, number: int) -> RunDir:
