@@ -38,36 +38,24 @@ from train_anywhere.slurm.script.render import render
 MakeConfig = Callable[..., Config]
 
 
-def test_a_killed_supervisor_ends_its_ranks_and_the_job_comes_back_once(
-    make_config: MakeConfig, tmp_path: Path
+@pytest.mark.parametrize(
+    ("dies", "what", "code"),
+    [("kill -9 $PPID; exec sleep 600", "the supervisor of the job", 1), ("kill -9 $$", "srun", 137)],
+)
+def test_a_killed_supervisor_or_launcher_ends_the_ranks_and_the_job_comes_back_once(
+    make_config: MakeConfig, tmp_path: Path, dies: str, what: str, code: int
 ) -> None:
-    scontrol = SCONTROL.format(batch=1, folder=tmp_path)
-    dies = f"{python(RECORD_START)}; echo $$ >{tmp_path}/rank; kill -9 $PPID; exec sleep 600"
-    ranks = f'case "$*" in *checkpoints.recovery*) exit ;; esac; {dies}'
-    for requeued in (1, 1):
+    scontrol, reason = SCONTROL.format(batch=1, folder=tmp_path), f"{what} was killed (signal SIGKILL)"
+    ranks = f'case "$*" in *checkpoints.recovery*) exit ;; esac; {python(RECORD_START)}; echo $$ >{tmp_path}/rank; {dies}'
+    for _ in range(2):
         began = time.monotonic()
         done = run_script(make_config, tmp_path, ranks, scontrol=scontrol)
         assert time.monotonic() - began < 20
         info = RunDir(tmp_path).read_info()
-        reason = "the supervisor of the job was killed (signal SIGKILL)"
         assert (info["state"], info["attempts"][-1]["reason"]) == ("failed", reason), done.stderr
-        assert not is_running(int((tmp_path / "rank").read_text()))
-        assert (tmp_path / "requeued").read_text().count("requeue") == requeued
-    assert done.returncode == 1
-
-
-def test_a_killed_launcher_is_named_and_the_job_comes_back_once(
-    make_config: MakeConfig, tmp_path: Path
-) -> None:
-    for code in (137, 137):
-        scontrol = SCONTROL.format(batch=1, folder=tmp_path)
-        dies = f'case "$*" in *checkpoints.recovery*) exit ;; esac; {python(RECORD_START)}; kill -9 $$'
-        done = run_script(make_config, tmp_path, dies, scontrol=scontrol)
-        info = RunDir(tmp_path).read_info()
-        reason = "srun was killed (signal SIGKILL)"
-        assert (info["state"], info["attempts"][-1]["reason"]) == ("failed", reason), done.stderr
-        assert reason in done.stdout and done.returncode == code
+        assert reason in done.stdout + done.stderr and not is_running(int((tmp_path / "rank").read_text()))
         assert (tmp_path / "requeued").read_text().count("requeue") == 1
+    assert done.returncode == code
 
 
 def test_a_link_of_a_chain_that_saves_has_not_failed(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -99,18 +87,14 @@ def test_a_python_that_does_not_start_is_one_message(make_config: MakeConfig, tm
 
 
 @pytest.mark.parametrize("variable", ["PYTHONHOME=/nothere", "PYTHONPATH=/nothere", "PATH=/nothere:$PATH"])
-def test_the_environment_of_the_ranks_does_not_reach_the_supervisor(
-    make_config: MakeConfig, tmp_path: Path, variable: str
-) -> None:
+def test_the_environment_of_the_ranks_does_not_reach_the_supervisor(make_config, tmp_path, variable):
     name = variable.partition("=")[0]
     setup = [f"export {variable}"]
     done = run_script(make_config, tmp_path, f'echo "{name}=${name}"', setup=setup, side="exit")
     assert done.returncode == 0 and f"{name}=" in done.stdout and "/nothere" in done.stdout, done.stderr
 
 
-def test_a_launcher_has_default_signals_and_a_session_of_its_own(
-    make_config: MakeConfig, tmp_path: Path
-) -> None:
+def test_a_launcher_has_default_signals_and_a_session_of_its_own(make_config, tmp_path):
     """The script's shell may ignore signals. libc keeps those from 32 on."""
     look = "grep -E 'Sig(Blk|Ign)' /proc/self/status; readlink /proc/$$/fd/0; ps -o sid= $$; echo $$"
     done = run_script(make_config, tmp_path, look, setup=["trap '' HUP QUIT USR2"])
@@ -158,9 +142,7 @@ def signalled(make_config: MakeConfig, folder: Path, numbers: tuple[int, ...], a
 
 @pytest.mark.parametrize("numbers", [(signal.SIGUSR1,), (signal.SIGTERM,), (signal.SIGUSR1, signal.SIGUSR1)])
 @pytest.mark.quick("numbers0")
-def test_a_signal_at_any_moment_brings_the_job_back(
-    make_config: MakeConfig, tmp_path: Path, numbers: tuple[int, ...]
-) -> None:
+def test_a_signal_at_any_moment_brings_the_job_back(make_config, tmp_path, numbers):
     for n in range(3):
         (folder := tmp_path / str(n)).mkdir()
         out = signalled(make_config, folder, numbers, random.uniform(0, 2.5))
@@ -242,9 +224,7 @@ def hangs(node: str) -> str:
         ("node1", 2, 3, "the ranks hung after step 3; not the first time on node1: requeueing the job."),
     ],
 )
-def test_ranks_that_hang_start_again_in_the_job(
-    make_config: MakeConfig, tmp_path: Path, node: str, retries: int, starts: int, says: str
-) -> None:
+def test_ranks_that_hang_start_again_in_the_job(make_config, tmp_path, node, retries, starts, says):
     """A second hang of a node requeues it, and so does a hang without retries left. The last start completes."""
     complete = python("RunDir(Path(sys.argv[-1])).update(state='completed')")
     count = f"$(wc -l <{tmp_path}/ranks)"
@@ -309,17 +289,13 @@ def killed_at(make_config: MakeConfig, folder: Path, at: int, ranks: str = STOPS
 
 @pytest.mark.parametrize("at", [2, 3])
 @pytest.mark.quick("2")
-def test_ranks_end_with_a_supervisor_that_dies_right_after_their_start(
-    make_config: MakeConfig, tmp_path: Path, at: int
-) -> None:
+def test_ranks_end_with_a_supervisor_that_dies_right_after_their_start(make_config, tmp_path, at):
     killed_at(make_config, tmp_path, at, f"trap '' TERM; echo $$ >{tmp_path}/rank; while :; do sleep 1; done")
     rank = tmp_path / "rank"
     assert not rank.exists() or not is_running(int(rank.read_text()))
 
 
-def test_a_complete_run_stays_complete_if_its_supervisor_is_killed(
-    make_config: MakeConfig, tmp_path: Path
-) -> None:
+def test_a_complete_run_stays_complete_if_its_supervisor_is_killed(make_config, tmp_path):
     """During the last message nothing is left to do, so the job does not come back."""
     scontrol = SCONTROL.format(batch=1, folder=tmp_path)
     complete = python("RunDir(Path(sys.argv[-1])).update(state='completed')")
@@ -334,9 +310,7 @@ def test_a_complete_run_stays_complete_if_its_supervisor_is_killed(
     ("listed", "asked"),
     [("node[1-2]\n", ["node1", "node2"]), (None, ["node1", "node2", "node3"]), ("\n", ["node1", "node2", "node3"])],
 )  # fmt: skip
-def test_a_node_that_slurm_took_out_of_the_job_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, listed: str | None, asked: list[str]
-) -> None:
+def test_a_node_that_slurm_took_out_of_the_job_is_not_waited_for(monkeypatch, listed, asked):
     """Each other one is asked, and all if Slurm does not answer."""
     monkeypatch.setenv("TRAIN_JOB", "7")
     options = {

@@ -7,8 +7,6 @@ import pytest
 from train_anywhere.errors import INTERRUPTED, REFUSED, DataError, NotFiniteError, ProjectError
 from train_anywhere.launch.command import build_hydra_arguments, parse_run_argument, run_command
 
-Capture = pytest.CaptureFixture[str]
-
 
 def raising(error: BaseException) -> Callable[[], int]:
     def command() -> int:
@@ -33,28 +31,24 @@ def test_a_rank_needs_one_run_folder(arguments: list[str]) -> None:
         parse_run_argument(arguments)
 
 
-def test_what_a_command_returns_is_the_exit_code() -> None:
-    assert run_command(lambda: 75) == 75
-
-
-@pytest.mark.parametrize("error", [DataError("no data."), NotFiniteError("the loss is nan.")])
-def test_an_error_of_the_user_is_one_message(error: ProjectError, capsys: Capture) -> None:
-    assert run_command(raising(error)) == error.exit_code
-    assert capsys.readouterr().err == f"error: {error}\n"
-
-
-def test_a_file_that_can_not_be_read_is_one_message(capsys: Capture) -> None:
-    assert run_command(raising(PermissionError(13, "Permission denied", "/root/x"))) == REFUSED
-    assert capsys.readouterr().err == "error: /root/x: Permission denied.\n"
-
-
-def test_ctrl_c_has_its_own_code(capsys: Capture) -> None:
-    assert run_command(raising(KeyboardInterrupt())) == INTERRUPTED
-    assert capsys.readouterr().err == "interrupted.\n"
-
-
-def test_a_reader_that_went_away_is_no_error() -> None:
-    assert run_command(raising(BrokenPipeError())) == 0
+@pytest.mark.parametrize(
+    ("error", "code", "printed"),
+    [
+        (DataError("no data."), DataError.exit_code, "error: no data.\n"),
+        (NotFiniteError("the loss is nan."), NotFiniteError.exit_code, "error: the loss is nan.\n"),
+        (
+            PermissionError(13, "Permission denied", "/root/x"),
+            REFUSED,
+            "error: /root/x: Permission denied.\n",
+        ),
+        (KeyboardInterrupt(), INTERRUPTED, "interrupted.\n"),
+        (BrokenPipeError(), 0, ""),  # a reader has gone
+        (None, 75, ""),
+    ],
+)
+def test_the_exit_code_and_one_message(error, code, printed, capsys):
+    assert run_command(raising(error) if error else lambda: 75) == code
+    assert capsys.readouterr().err == printed
 
 
 def test_a_bug_keeps_its_traceback() -> None:

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from train_anywhere.config.checks.targets import global_batch
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import local_layout
@@ -16,7 +14,6 @@ from train_anywhere.launch import rank
 from train_anywhere.launch.local_run import format_dry_run
 from train_anywhere.runs import folder
 from train_anywhere.runs.attempts import Outcome
-from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.training.preflight import CHECKS
 
@@ -64,11 +61,7 @@ def test_code_of_the_user(make_config: MakeConfig) -> None:
     assert shown["Run folder"] == "/results/digits/1"
 
 
-def test_an_end_that_no_disk_takes_is_a_failure(
-    make_run: Callable[..., tuple[Config, RunDir]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_end_that_no_disk_takes_is_a_failure(make_run, monkeypatch, capsys):
     """Whoever started the run must not take it for one that has ended."""
     config, run = make_run("monitor.report=false")
 

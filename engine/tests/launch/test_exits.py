@@ -58,9 +58,7 @@ def program(text: str, tmp_path: Path) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.quick(
     "thread 'uploads' (-return", "thread 'uploads' (-sys.exit of a message", "an exit handler (-raise"
 )
-def test_what_keeps_a_process_is_named_and_it_exits_with_its_own_code(
-    named: str, how: str, tmp_path: Path
-) -> None:
+def test_what_keeps_a_process_is_named_and_it_exits_with_its_own_code(named, how, tmp_path):
     done = program(PROGRAM.format(hang=HANGS[named], how=how), tmp_path)
     assert done.returncode == COMMANDS[how]
     said = [line for line in done.stderr.splitlines() if "did not end within" in line]

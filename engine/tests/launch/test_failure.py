@@ -80,9 +80,7 @@ def details(sentence: str) -> str:
 
 @pytest.mark.parametrize(("framework", "strategy"), CELLS)
 @pytest.mark.slow
-def test_a_rank_that_lost_another_one_says_a_sentence(
-    ended: Callable[..., "CompletedProcess[str]"], framework: str, strategy: str
-) -> None:
+def test_a_rank_that_lost_another_one_says_a_sentence(ended, framework, strategy):
     done = ended(framework, strategy, "killed")
     assert done.returncode == 137
     assert not PAGES.search(done.stdout + done.stderr), done.stderr
@@ -94,9 +92,7 @@ def test_a_rank_that_lost_another_one_says_a_sentence(
 @pytest.mark.parametrize(("framework", "strategy"), CELLS)
 @pytest.mark.parametrize("how", ["raise", "raise everywhere"])
 @pytest.mark.slow
-def test_an_error_of_the_user_s_code_is_in_the_log_once(
-    ended: Callable[..., "CompletedProcess[str]"], framework: str, strategy: str, how: str
-) -> None:
+def test_an_error_of_the_user_s_code_is_in_the_log_once(ended, framework, strategy, how):
     """One traceback, that of the user's error, and a sentence of the other rank."""
     done = ended(framework, strategy, how)
     assert done.returncode == 1
@@ -117,9 +113,7 @@ def test_an_error_of_the_user_s_code_is_in_the_log_once(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("framework", "strategy"), [("lightning", "ddp"), ("keras", "multiworker_mirrored")])
-def test_a_planned_stop_is_a_summary(
-    ended: Callable[..., "CompletedProcess[str]"], tmp_path: Path, framework: str, strategy: str
-) -> None:
+def test_a_planned_stop_is_a_summary(ended, tmp_path, framework, strategy):
     done = ended(framework, strategy, "asked to stop")
     assert done.returncode == STOPPED, done.stderr
     assert "Stopped:       by SIGTERM" in done.stdout
@@ -142,9 +136,7 @@ def test_a_rank_alone_has_its_traceback(run: RunDir, capsys: Capture) -> None:
     assert not run.debug.exists()
 
 
-def test_what_no_disk_takes_is_in_the_log(
-    run: RunDir, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_no_disk_takes_is_in_the_log(run, capsys, monkeypatch):
     run.debug.write_text("no folder")
     file = save_traceback(run, Topology(), ValueError("a"), "A sentence.")
     assert file and file.parent != run.debug and "ValueError: a" in file.read_text()
@@ -187,9 +179,7 @@ class Writer(threading.Thread):
         raise self.exception
 
 
-def test_a_thread_that_hands_on_its_error_says_a_sentence(
-    run: RunDir, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_that_hands_on_its_error_says_a_sentence(run, capsys, monkeypatch):
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     watch_threads(run, Topology())
     for thread in (Writer(), threading.Thread(target=lambda: 1 / 0)):
@@ -256,9 +246,7 @@ def test_any_error_is_described_in_one_line(error: Exception, described: str) ->
     assert describe_error(error) == described
 
 
-def test_the_cause_of_a_lost_connection_is_the_error_of_the_rank_that_failed_first(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cause_of_a_lost_connection_is_the_error_of_the_rank_that_failed_first(run, monkeypatch):
     lost, cause = LostRankError("rank 1 stops."), "rank 1 of 2 on node2: LookupError: row 42"
     thread = threading.Timer(0.3, claim_first, (run, CAUSE, f"{cause}\x1b[2J"))
     thread.start()

@@ -26,12 +26,12 @@ def kept(run: Path) -> str:
     return "\n".join(path.read_text() for path in (run / "debug").glob("*"))
 
 
+NO_TORCH = missing_framework_message("lightning")
+NEEDS_TORCH = pytest.mark.skipif(bool(NO_TORCH), reason=NO_TORCH)
 TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
-@pytest.mark.skipif(
-    bool(missing_framework_message("lightning")), reason=missing_framework_message("lightning")
-)
+@NEEDS_TORCH
 @pytest.mark.parametrize(
     ("ends", "code", "sentence"),
     [
@@ -52,9 +52,7 @@ def test_torchrun_names_the_rank_that_ended(tmp_path: Path, ends: str, code: int
     assert "Traceback" in kept(tmp_path) and "ChildFailedError" in kept(tmp_path)
 
 
-@pytest.mark.skipif(
-    bool(missing_framework_message("lightning")), reason=missing_framework_message("lightning")
-)
+@NEEDS_TORCH
 def test_what_torchrun_itself_refuses_is_in_the_log(tmp_path: Path) -> None:
     done = launch(tmp_path, *TORCHRUN[:1], "--nproc-per-node=nonsense", "--", "rank.py")
     assert done.returncode == 1 and "Unsupported nproc_per_node value" in done.stderr
@@ -100,9 +98,7 @@ def test_a_launcher_that_is_missing_is_in_the_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("node", "is_host"), [("0", 1), ("3", 0)])
-def test_torchrun_takes_the_first_node_of_the_step_as_host(
-    node: str, is_host: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torchrun_takes_the_first_node_of_the_step_as_host(node, is_host, monkeypatch):
     """By itself it compares names and addresses, which a node may have other ones of than Slurm."""
     monkeypatch.setenv("SLURMD_NODENAME", "localhost")
     job = {"SLURM_JOB_ID": "7", "SLURM_NODEID": node, "MASTER_ADDR": "localhost", "MASTER_PORT": "10064"}

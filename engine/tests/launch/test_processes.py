@@ -12,7 +12,6 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from train_anywhere.config.schema import Config
 from train_anywhere.files import ROOT
 from train_anywhere.launch import processes as launch
 from train_anywhere.launch.forkserver import ForkServer
@@ -41,9 +40,7 @@ def watch_ranks(ranks: LocalRanks) -> int:
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "signal SIGKILL"),
     ],
 )
-def test_a_failed_rank_is_named_and_the_others_are_ended(
-    ends: str, code: int, how: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_rank_is_named_and_the_others_are_ended(ends, code, how, capfd):
     started = processes(
         *(f"import os, signal, time; {do}" for do in (f"time.sleep({600 if code else 0})", ends))
     )
@@ -189,12 +186,7 @@ def test_a_rank_that_lost_another_one_ends_at_once(train: Train, tmp_path: Path)
     assert first["restart"]["stop"] < 5 and second["seconds"]["first"] > 0
 
 
-def test_ranks_that_cannot_be_forks_are_new_interpreters(
-    make_config: Callable[..., Config],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_ranks_that_cannot_be_forks_are_new_interpreters(make_config, tmp_path, monkeypatch, capfd):
     """The log has the reason once."""
     write_frozen(RunDir(tmp_path), make_config(), [])
     monkeypatch.setattr(launch, "fork_server", lambda *_: ForkServer(["no_such_module"]))

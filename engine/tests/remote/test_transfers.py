@@ -193,29 +193,6 @@ def test_branches_with_odd_names_a_detached_head_and_no_repository(quick: Laptop
     assert not [name for name in names if ".env" in name or ".aws" in name]
 
 
-SECRETS = [
-    ".env.production", "certs/server.pem", "id_ed25519", "id_ed25519.old", "gcp/credentials.json", ".netrc", ".aws/credentials",
-    ".aws/config", "wandb_api_key.txt", ".wandb/settings", "configs/local/hf_token", "WANDB_API_KEY", "src/secrets.yaml",
-]  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tracked", [False, True], ids=["new", "tracked"])
-def test_secrets_stay_here_and_are_named(quick: Laptop, site: Site, tracked: bool) -> None:
-    for name in SECRETS:
-        (quick.project / name).parent.mkdir(parents=True, exist_ok=True)
-        (quick.project / name).write_text("TOPSECRET")
-    if tracked:
-        git(quick.project, "add", "-f", *SECRETS)
-        git(quick.project, "commit", "-q", "-m", "oops")
-    err = send(quick)
-    ignored = git(quick.project, "check-ignore", *SECRETS, "x") if not tracked else ""
-    for name in SECRETS:
-        assert name in err or name in ignored.split("\n"), name
-    for path in site.folder.rglob("*"):
-        assert not path.is_file() or b"TOPSECRET" not in path.read_bytes(), path
-
-
 def wrap_rsync(laptop: Laptop, first: str) -> None:
     """Let a command run here before each rsync."""
     rsync = laptop.folder / "bin" / "rsync"

@@ -105,12 +105,10 @@ class JobRanks(RankPlace):
         if self._nodes:
             return self._nodes
         answering: list[str] = []
-        listed = (
-            self.queue.ask("squeue", "--noheader", f"--jobs={self.environ['TRAIN_JOB']}", "--format=%N") or ""
-        )
-        asked = list(used)
+        job, asked = self.environ["TRAIN_JOB"], list(used)
+        shown = self.queue.ask("squeue", "--noheader", f"--jobs={job}", "--format=%N") or ""
         with suppress(ProjectError):  # without an answer each node is asked
-            there = {*expand_hosts(listed)}  # without nodes that Slurm has marked as down
+            there = {*expand_hosts(shown)}  # without nodes that Slurm has marked as down
             asked = [host for host in used if host in there] or asked
 
         def ask() -> bool:
@@ -166,23 +164,25 @@ class JobRanks(RankPlace):
         o, found, refusals = self.options, list[str](), set[str]()
         # the options of the launcher that place the ranks; of two --distribution the last counts
         words = [w for w in o.command if w.startswith(("--distribution=", "--nodelist="))]
-        size = [
-            f"--nodes={len(self.steps.hosts)}",
-            f"--ntasks={o.uneven}",
+        size = [f"--nodes={len(self.steps.hosts)}", f"--ntasks={o.uneven}"]
+        step = [
+            "srun",
+            "--distribution=block",
+            *words,
+            *size,
             f"--cpus-per-task={o.cpus_per_task}",
+            "--export=ALL",
         ]
-        step = ["srun", "--distribution=block", *words, *size, "--export=ALL"]
-        if o.gpus:  # of mpirun, whose own srun starts only on the other nodes, with SLURM_GPUS
-            step.append(f"--gpus={o.gpus}")
+        # of mpirun, whose own srun starts only on the other nodes, with SLURM_GPUS
+        step += [f"--gpus={o.gpus}"] if o.gpus else []
+        step += ["bash", "-c", 'echo "$SLURM_PROCID $SLURMD_NODENAME"']
 
         def ask() -> bool:
             self.signals.wait(0)
             if self.signals.requested:
                 raise StoppedAtStart
             with suppress(SchedulerError):
-                answer = programs.run(
-                    [*step, "bash", "-c", 'echo "$SLURM_PROCID $SLURMD_NODENAME"'], 120, environ=self.environ
-                )
+                answer = programs.run(step, 120, environ=self.environ)
                 rows = sorted(line.split() for line in answer.out.splitlines()) if answer.code == 0 else []
                 found[:] = [host for _, host in sorted((int(rank), host) for rank, host in rows)]
                 if not found and answer.message not in refusals:
@@ -203,10 +203,8 @@ class JobRanks(RankPlace):
         usable = re.fullmatch("[1-9][0-9]{3,4}", given) and int(given) < 65520
         if usable and not any(_listens(one, int(given)) for one in (host, "127.0.0.1")):
             return int(given)
-        print(
-            f"MASTER_PORT={given} is taken on {host}, or not a port from 1024 to 65519: the ranks meet at port {port}.",
-            flush=True,
-        )
+        why = f"MASTER_PORT={given} is taken on {host}, or not a port from 1024 to 65519"
+        print(f"{why}: the ranks meet at port {port}.", flush=True)
         return port
 
     # --- the ranks
@@ -237,19 +235,15 @@ class JobRanks(RankPlace):
         before, rank = o.command[:-4], o.command[-4:]
         if o.launch != "srun" or o.uneven or not re.fullmatch(r"-u .*/train\.py --run .*", " ".join(rank)):
             if number == 1:
-                print(
-                    "The ranks start as new interpreters: only those of srun on even nodes are forks.",
-                    flush=True,
-                )
+                only = "only those of srun on even nodes are forks"
+                print(f"The ranks start as new interpreters: {only}.", flush=True)
             return list(o.command)
         if self._warm and self._warm.poll() is not None and self._warm_hosts == self.steps.hosts:
             return list(o.command)  # it does not start on these nodes, or has ended
         if not self._warm or self._warm.poll() is not None:
             kept = ["--cpu-bind=none", *(["--no-kill"] if o.no_kill else [])]
-            step = self.steps.each_node(
-                self.steps.in_container("-m", "train_anywhere.launch.warm_node", rank[-1]), kept
-            )
-            self._warm_hosts = [*self.steps.hosts]
+            node = self.steps.in_container("-m", "train_anywhere.launch.warm_node", rank[-1])
+            step, self._warm_hosts = self.steps.each_node(node, kept), [*self.steps.hosts]
             quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
             self._warm = spawn(step, self.steps.whole_environment(), stdin=pipe, stderr=quiet)
         return [*before, "-m", "train_anywhere.launch.warm_rank", rank[-1]]
@@ -323,16 +317,13 @@ class JobRanks(RankPlace):
         every = self.program or self.options.launch == "torchrun"
         if again and not every:
             return
-        hosts = (
-            list(self.find_nodes().left) if self.steps.elastic else self.steps.hosts[: None if every else 1]
-        )
+        hosts = self.find_nodes().left if self.steps.elastic else self.steps.hosts[: None if every else 1]
         command = self.in_container("-m", "train_anywhere.checkpoints.recovery", str(self.run.path))
         for host in hosts:
-            step = (
-                [*self.steps.one_task_on(host), *self.steps.container_options()] if self.steps.slurm else []
-            )
+            step = [*self.steps.one_task_on(host), *self.steps.container_options(), *command]
             for pause in (1, 4, 0):
-                if spawn([*step, *command], self.environ).wait() == 0 or not step:
+                process = spawn(step if self.steps.slurm else command, self.environ)
+                if process.wait() == 0 or not self.steps.slurm:
                     break
                 time.sleep(pause)
 

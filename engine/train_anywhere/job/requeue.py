@@ -112,11 +112,8 @@ class JobQueue:
                 end = self.signals.requested_at + self.options.signal_seconds * 0.9
             if time.monotonic() >= end:
                 command = suggestion or f"python src/jobs.py resubmit {shlex.quote(str(self.steps.run.path))}"
-                print(
-                    f"Slurm refused, or did not answer in time, and this job does not try again. Type: {command}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                why = "Slurm refused, or did not answer in time, and this job does not try again."
+                print(f"{why} Type: {command}", file=sys.stderr, flush=True)
                 return False
             self.signals.wait(PAUSE_S)
         return True
@@ -173,10 +170,9 @@ class JobQueue:
             return [job for job, _, script in rows if job != this and os.path.realpath(script) == own]
         found = []
         with suppress(OSError, ValueError):
-            for job in filter(lambda one: re.fullmatch(JOB_ID, one), read_text(self.steps.run.jobs).split()):
-                shown = (
-                    re.sub(r"[\n\t]", "", self.ask("qstat", "-f", job) or "") if job != running_job() else ""
-                )
+            known = (job for job in read_text(self.steps.run.jobs).split() if re.fullmatch(JOB_ID, job))
+            for job in (job for job in known if job != running_job()):
+                shown = re.sub(r"[\n\t]", "", self.ask("qstat", "-f", job) or "")
                 found += [job] if f":{self.steps.run.path}/pbs.out" in shown else []
         return found
 
@@ -204,10 +200,8 @@ def end_after_death(supervisor: Supervisor, queue: JobQueue, code: int, group: i
         reason = f"the supervisor of the job was killed ({describe_exit_code(code)})"
         print(f"{reason}; its ranks were stopped.", file=sys.stderr, flush=True)
         with suppress(OSError, CheckpointError):
-            ended = (
-                {ATTEMPTS: extend_newest(queue.steps.run, ended_by="failed", reason=reason)} if own else {}
-            )
-            queue.steps.run.update(state="failed", ended=now(), **ended)
+            attempts = extend_newest(queue.steps.run, ended_by="failed", reason=reason)
+            queue.steps.run.update(state="failed", ended=now(), **({ATTEMPTS: attempts} if own else {}))
     supervisor.place.publish()
     decided = state == "failed" and queue.options.retries is None  # a failure that no retry follows
     if decided or not queue.options.requeue or not is_first(queue.steps.run):
@@ -224,9 +218,8 @@ def stop_ranks(queue: JobQueue, group: int) -> None:
         time.sleep(0.1)
     _signal(group, signal.SIGKILL)
     while queue.steps.slurm:
-        steps = (
-            queue.ask("squeue", "--steps", "--noheader", f"--jobs={running_job()}", "--format=%i %j") or ""
-        )
+        options = ("--steps", "--noheader", f"--jobs={running_job()}", "--format=%i %j")
+        steps = queue.ask("squeue", *options) or ""
         # other members of a sweep may run in this job
         name = ".*" if queue.options.slot is None else re.escape(queue.steps.run.id)
         numbered = re.findall(rf"^(\S+\.\d+) {name}$", steps, re.MULTILINE)

@@ -109,6 +109,7 @@ def decide(
 
     `used` is the number of retries so far, and `stuck` that of starts in a row without a new step, 0 if they are too few to end the job.
     """
+    spent = f"cluster.retries={retries} allows no more"
     if stuck:
         return Decision(1, f"not restarted: {failure.sentence}; {stuck} starts in a row made no new step.")
     if nodes.unreachable:
@@ -128,11 +129,7 @@ def decide(
             reason = f"{failure.sentence}; not the first time on {failure.node}: the ranks start on {listed(chosen)}."
             return Decision(0, reason, failure.node)
     if failure.hung and (failure.node or used >= retries):
-        why = (
-            f"not the first time on {failure.node}"
-            if failure.node
-            else f"cluster.retries={retries} allows no more"
-        )
+        why = f"not the first time on {failure.node}" if failure.node else spent
         then = "requeueing the job" if requeue else "ending the job"
         return Decision(STOPPED, f"{failure.sentence}; {why}: {then}.", failure.node)
     if used < retries:
@@ -141,7 +138,7 @@ def decide(
     if failure.node and requeue:
         reason = f"{failure.sentence}; not the first time on {failure.node}: requeueing the job without it."
         return Decision(STOPPED, reason, failure.node)
-    return Decision(1, f"not restarted: {failure.sentence}; cluster.retries={retries} allows no more.")
+    return Decision(1, f"not restarted: {failure.sentence}; {spent}.")
 
 
 def read_failure(

@@ -51,9 +51,8 @@ def report_failure(run: RunDir, topology: Topology, error: BaseException, report
         lines = re.findall(r'^ *File ".*$', "".join(traceback.format_exception(error)), re.MULTILINE)
         place = f"{type(error).__name__}-{zlib.crc32(chr(10).join(lines).encode()):08x}"
         if topology.world_size > 1 and (other := claim_first(run, place, me)) != me:
-            save_traceback(
-                run, topology, error, f"error: {me} failed where {other} did ({_last_line(error)})."
-            )
+            sentence = f"error: {me} failed where {other} did ({_last_line(error)})."
+            save_traceback(run, topology, error, sentence)
             return
         if topology.world_size > 1:
             claim_first(run, CAUSE, f"{me} on {node_name()}: {_last_line(error)}")
@@ -109,9 +108,8 @@ def print_traceback(run: RunDir, writer: str, error: BaseException) -> None:
     file = append_debug(run, writer, whole) if left_out else None
     print_line((text if file else whole).rstrip())
     if file:
-        print_line(
-            f"({left_out} frames of the engine and of libraries are left out; the whole traceback: {display_path(file)})"
-        )
+        left = f"{left_out} frames of the engine and of libraries are left out"
+        print_line(f"({left}; the whole traceback: {display_path(file)})")
 
 
 def print_line(sentence: str) -> None:
@@ -178,21 +176,17 @@ def missing_file_error(config: Config, run: RunDir, error: BaseException) -> Dat
     if (isinstance(error, ProjectError) and not error.__cause__) or not offline:
         return None
     causes, modules = [*iterate_causes(error)], set[str]()
-    for (
-        cause
-    ) in causes:  # the error, or a function that it came through, is of a library that downloads weights
+    # the error, or a function that it came through, is of a library that downloads weights
+    for cause in causes:
         frames = traceback.walk_tb(cause.__traceback__)
         modules |= {type(cause).__module__, *(str(frame.f_globals.get("__name__")) for frame, _ in frames)}
-    found = next(
-        (c for c in causes if type(c).__module__.partition(".")[0] in CLIENTS or SENTENCES.search(str(c))),
-        None,
-    )
-    if found is None or not any(f"{m}.".startswith(f"{name}.") for m in modules for name in LIBRARIES):
+    found = [c for c in causes if type(c).__module__.partition(".")[0] in CLIENTS or SENTENCES.search(str(c))]
+    if not found or not any(f"{m}.".startswith(f"{name}.") for m in modules for name in LIBRARIES):
         return None
     words: list[str] = []
     with suppress(ProjectError):
         words = read_run_overrides(run)
-    why = (str(found).strip().splitlines() or [type(found).__name__])[0]
+    why = (str(found[0]).strip().splitlines() or [type(found[0]).__name__])[0]
     return DataError(
         f"a file is not in the cache, and this job can't download it ({why.rstrip('.')}). Type on a login node, which has internet: "
         f"{shlex.join(['python', '-m', 'train_anywhere', 'fetch', *words])}; then resume the run."

@@ -104,9 +104,8 @@ def _run_locked(config: Config, process: RankProcess) -> int:
     topology, recorder = process.topology, process.recorder
     if recorder:
         versions = read_versions(config.framework)
-        recorder.record_start(
-            topology.world_size, devices=running_strategy(config, topology)[1], versions=versions
-        )
+        devices = running_strategy(config, topology)[1]
+        recorder.record_start(topology.world_size, devices=devices, versions=versions)
     try:
         with SignalsAsErrors():
             outcome = train(config, process)

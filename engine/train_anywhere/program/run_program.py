@@ -86,15 +86,15 @@ def run_program(config: Config, process: RankProcess) -> int:
         code = _RunningProgram(config, process, environ, copier, metrics).wait()
         code = 128 - code if code < 0 else code
         _copy_the_rest(copier, place, killed=code > 128)
-    except NotFiniteError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        if topology.world_size > 1:
+    except BaseException as error:
+        found = isinstance(error, NotFiniteError)
+        if found and topology.world_size > 1:
             attempts.claim_first(run, attempts.CAUSE, describe_error(error))
         try_to_record_failure(recorder, describe_error(error))
+        if not found:
+            raise
+        print(f"error: {error}", file=sys.stderr, flush=True)
         return 1
-    except BaseException as error:
-        try_to_record_failure(recorder, describe_error(error))
-        raise
     finally:
         if metrics:
             metrics.close()
@@ -277,10 +277,8 @@ class _Output:
     def _copy(self, source: int, target: IO[bytes]) -> None:
         while data := _read(source):
             # the end of the line, which another rank would else interrupt
-            while (
-                len(data) < MOST_BYTES and data[-1:] not in LINE_ENDS and select([source], [], [], REST_S)[0]
-            ):
-                if not (rest := _read(source)):
+            while len(data) < MOST_BYTES and data[-1:] not in LINE_ENDS:
+                if not (select([source], [], [], REST_S)[0] and (rest := _read(source))):
                     break
                 data += rest
             self.heard.set()
@@ -333,11 +331,8 @@ def _finish(config: Config, process: RankProcess, code: int, metrics: ProgramMet
         for line in write_run_report(config, run, describe):
             print(line, flush=True)
     elif metrics and metrics.pattern:
-        print(
-            f"{'Next:':<15}add this key, which draws the losses that it prints:\n"
-            f"    'program.metrics={metrics.pattern}'",
-            flush=True,
-        )
+        print(f"{'Next:':<15}add this key, which draws the losses that it prints:")
+        print(f"    'program.metrics={metrics.pattern}'", flush=True)
     bad = config.trainer.detect_nan != "off" and find_nonfinite_loss(facts.get("metrics", {}))
     if state == "completed" and bad:
         return NOT_FINITE
