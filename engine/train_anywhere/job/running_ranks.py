@@ -255,8 +255,7 @@ class RankLauncher:
         """Pass USR1 or TERM on to the ranks."""
         steps = self.steps
         if name == "USR1" and steps.options.launch in ("srun", "mpirun"):
-            with suppress(ProcessLookupError):
-                self.process.send_signal(signal.SIGUSR1)
+            self.process.send_signal(signal.SIGUSR1)
             return
         # torchrun and horovodrun forward no signal, and TERM ends all launchers: find the ranks on their nodes, by their first option
         kill = find_ranks(str(steps.run.path), name)
@@ -267,8 +266,7 @@ class RankLauncher:
     def stop(self) -> None:
         """End the launcher, which ends its ranks."""
         self._stopped = True
-        with suppress(ProcessLookupError):
-            self.process.terminate()
+        self.process.terminate()
 
     def first_exit(self) -> str:
         """Return which rank was killed first, if the launcher has printed it in the log, or that it was killed itself."""

@@ -60,9 +60,8 @@ class Ranks(Protocol):
     def first_exit(self) -> str:
         """Return the rank that was killed first, such as `rank 1 on n1: SIGKILL`, or ""."""
 
-    @property
-    def failed_at(self) -> float | None:
-        """Unix time at which the first rank was seen to have ended, if known."""
+    failed_at: float | None
+    """Unix time at which the first rank was seen to have ended, if known."""
 
 
 class RankPlace(ABC):

@@ -198,13 +198,10 @@ def run_monitor(run: RunDir, config: Config) -> Iterator[None]:
 
 def _end_monitor(process: "subprocess.Popen[bytes]") -> None:
     process.terminate()
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(MONITOR_EXIT_S)
-    except subprocess.TimeoutExpired:  # it has no unwritten data
-        process.kill()
-        process.wait()
-    if process.stdin:
-        process.stdin.close()
+    process.kill()  # it has no unwritten data
+    process.communicate()
 
 
 def refuse_nested_launch() -> None:
@@ -289,8 +286,7 @@ class LocalRanks:
     def pass_on(self, name: str) -> None:
         """Pass a signal on."""
         for process in self._processes:
-            if process.poll() is None:
-                process.send_signal(signal.Signals[name])
+            process.send_signal(signal.Signals[name])
 
     def stop(self) -> None:
         """Kill the ranks."""

@@ -3,8 +3,7 @@
 import importlib
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +87,9 @@ def run_rank(run: RunDir | str | Path) -> int:
             os.environ |= Features.of(config).unset_variables(os.environ)
         if config.monitor.ranks:
             report_location(run, topology)
-        with publish_heartbeat(config, run, topology) as heartbeat:
+        heartbeat = Heartbeat()
+        heartbeat.open(run, topology)
+        with closing(heartbeat), Features.of(config).in_rank(heartbeat):
             recorder = RunRecorder(run, Times(run, heartbeat)) if topology.rank == 0 else None
             with RunLock(run, recorder) if recorder else nullcontext():
                 process = RankProcess(run, topology, stop, recorder, heartbeat)
@@ -133,18 +134,6 @@ def _finish(config: Config, recorder: RunRecorder, topology: Topology, stop: Sto
     if topology.launched_by in ZERO_EXIT_LAUNCHERS:
         return 0
     return INTERRUPTED if stop.requested == "SIGINT" else STOPPED
-
-
-@contextmanager
-def publish_heartbeat(config: Config, run: RunDir, topology: Topology) -> Iterator[Heartbeat]:
-    """Yield the heartbeat of this rank, within the features of a rank."""
-    heartbeat = Heartbeat()
-    heartbeat.open(run, topology)
-    try:
-        with Features.of(config).in_rank(heartbeat):
-            yield heartbeat
-    finally:
-        heartbeat.close()
 
 
 def train(config: Config, process: RankProcess) -> Outcome:
