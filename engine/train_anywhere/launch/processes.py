@@ -37,6 +37,9 @@ MONITOR_EXIT_S = 0.2
 AGAIN_GRACE_S = 1.0
 """How long ranks that may start again get to end after one has failed, unless a checkpoint is being written."""
 
+Start = Callable[..., Process]
+"""A function that starts a program."""
+
 LATE_IMPORTS = {
     "lightning": ("train_anywhere.training.lightning.loop.tensorboard", "torch.utils.tensorboard", "hydra"),
     "keras": ("hydra",),
@@ -88,7 +91,7 @@ def run_members(
                 run, config = make(number := todo.pop(0)), members[number]
                 if config.framework not in servers and not config.program:  # which imports none here
                     servers[config.framework] = fork_server(config.framework, count)
-                start = subprocess.Popen if config.program else servers[config.framework].start
+                start: Start = subprocess.Popen if config.program else servers[config.framework].start
                 output = stack.enter_context(open_file(run.log, "ab")) if log else None
                 # a new session, so that Ctrl-C reaches the process only once
                 options = {"stdout": output, "stderr": output, "start_new_session": True}
@@ -150,7 +153,7 @@ class LocalRun(RankPlace):
             environs = [{**environ, STARTED: began} for environ in environs]
         self.environ = environs[0]
         command = build_rank_command(self.run)
-        start = self._server.start if self._server else subprocess.Popen
+        start: Start = self._server.start if self._server else subprocess.Popen
         started = [start(command, env=e, start_new_session=True) for e in environs]
         if self._server and not all(isinstance(process, ForkedProcess) for process in started):
             why = self._server.why_not(environs[0])
