@@ -45,16 +45,8 @@ OWN_OF_PROCESS = re.compile(
 """Variables that mpirun does not pass to ranks on other nodes."""
 
 PASSED = {
-    "PATH",
-    "LD_LIBRARY_PATH",
-    "PYTHONPATH",
-    "OMP_NUM_THREADS",
-    "TRAIN_LOCAL_DISK",
-    "TRAIN_HOSTS",
-    STARTED,
-    "MASTER_ADDR",
-    "MASTER_PORT",
-}
+    "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_NUM_THREADS", "TRAIN_LOCAL_DISK", "TRAIN_HOSTS", STARTED, "MASTER_ADDR", "MASTER_PORT",
+}  # fmt: skip
 """Variables that mpirun always passes."""
 
 OF_LIBRARIES = re.compile(
@@ -173,13 +165,8 @@ def spawn(
     """Start a program in a new session, with default signals. A missing one ends with 127."""
     try:
         return subprocess.Popen(
-            command,
-            env=environ,
-            stdin=stdin,
-            stderr=stderr,
-            start_new_session=True,
-            preexec_fn=_default_signals,
-        )
+            command, env=environ, stdin=stdin, stderr=stderr, start_new_session=True, preexec_fn=_default_signals,
+        )  # fmt: skip
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
         return spawn(["sh", "-c", "exit 127"], environ)

@@ -56,13 +56,8 @@ def ask(command: list[str]) -> tuple[int, TextIO | None, str]:
         return 0, None, "no process of this node has imported the framework"
     umask = os.umask(0o22)
     os.umask(umask)
-    process = {
-        "cwd": os.getcwd(),
-        "umask": umask,
-        "cpus": sorted(os.sched_getaffinity(0)),
-        "starter": os.getpid(),
-    }
-    request = {"command": command, "environ": {**os.environ}, **process}
+    cpus, own = sorted(os.sched_getaffinity(0)), {"cwd": os.getcwd(), "umask": umask, "starter": os.getpid()}
+    request = {"command": command, "environ": {**os.environ}, "cpus": cpus, **own}
     answers, answer = connection.makefile(), ""
     with suppress(OSError):
         socket.send_fds(connection, [b"."], [0, 1, 2])

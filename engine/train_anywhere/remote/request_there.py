@@ -37,13 +37,8 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     else:
         with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
-            started = subprocess.Popen(
-                ["bash", "-c", COMMAND, folder, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-            )
+            words, streams = ["bash", "-c", COMMAND, folder, *command], {"stdout": out, "stderr": err}
+            started = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True, **streams)
         with suppress(OSError):  # the disk is full now, and the command goes its way
             (folder / "process").write_text(f"{started.pid} {socket.gethostname()}")
     if not _follow(folder):
