@@ -190,10 +190,10 @@ def run_monitor(run: RunDir, config: Config) -> Iterator[None]:
             features.supervise(LocalRun(run), stack)
         if features.on_node:
             command = [sys.executable, "-m", "train_anywhere.features.node", str(run.path), str(os.getpid())]
-            streams = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
             with contextlib.suppress(OSError):
                 process = subprocess.Popen(
-                    command, env=with_engine(), cwd=ROOT, start_new_session=True, **streams
+                    command, env=with_engine(), cwd=ROOT, start_new_session=True, stdin=pipe, stderr=quiet
                 )
                 stack.callback(_end_monitor, process)
         yield

@@ -78,7 +78,7 @@ def run_program(config: Config, process: RankProcess) -> int:
     metrics = ProgramMetrics(config, process) if recorder else None
     try:
         place = _open_local_folder(config, run, topology.rank)
-        local = place and place.path
+        local = place.path if place else None
         make_folder(run.checkpoints)
         environ = build_environment(config, topology, run, local)
         every = config.checkpoint.every_n_seconds or EVERY_S

@@ -37,8 +37,8 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     else:
         with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
-            words, streams = ["bash", "-c", COMMAND, folder, *command], {"stdout": out, "stderr": err}
-            started = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True, **streams)
+            words, nothing = ["bash", "-c", COMMAND, str(folder), *command], subprocess.DEVNULL
+            started = subprocess.Popen(words, stdin=nothing, stdout=out, stderr=err, start_new_session=True)
         with suppress(OSError):  # the disk is full now, and the command goes its way
             (folder / "process").write_text(f"{started.pid} {socket.gethostname()}")
     if not _follow(folder):
