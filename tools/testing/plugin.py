@@ -1,5 +1,6 @@
 """Fixtures and marks for the tests of the template and the engine: missing tools, warm processes, small disks."""
 
+import gc
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tools.testbed.testbed_config import describe_missing
-from tools.testing import warm
+from tools.testing import composing, warm
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
@@ -24,6 +25,11 @@ from train_anywhere.launch.local_run import make_run as new_run
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.rules.local_rules import SHARED_BY_TESTBED, TEMPORARY
 from train_anywhere.testing.plugin import FRAMEWORKS
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = (
+    False  # else hundreds of processes, in copies of the project too, compile the same files
+)
 
 
 def require(there: object, what: str) -> None:
@@ -61,9 +67,16 @@ TOOLS: dict[str, Callable[[], str | None]] = {
 """Functions by mark of a test that return what to install if the tool is missing."""
 
 
+_loaded: set[str] = set()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose marks name a tool that is missing."""
+    """Skip a test whose marks name a tool that is missing. Spare the collector the objects of a framework that was imported."""
+    if new := sys.modules.keys() & {"torch", "lightning", "tensorflow", "keras"} - _loaded:
+        _loaded.update(new)
+        gc.collect()
+        gc.freeze()
     for problem in [problem() for mark, problem in TOOLS.items() if item.get_closest_marker(mark)]:
         require(problem is None, str(problem))
 
@@ -78,6 +91,7 @@ def _require() -> Callable[[object, str], None]:
 def warm_processes() -> Iterator[None]:
     """Start commands of this project as forks of warm processes (tools/testing/warm.py)."""
     warm.ENVIRON.update(os.environ)
+    composing.remember_files()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "Popen", warm.Popen)
         yield

@@ -7,16 +7,19 @@ Processes that a fork starts, such as the ranks of a run on this machine, are fo
 Tests of the start itself (imports, exit of the interpreter, terminals) have the mark new_process.
 """
 
+import atexit
 import inspect
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from train_anywhere.files import ROOT
+from train_anywhere.launch import fork_main
 from train_anywhere.launch.forkserver import ForkServer
 
 ENVIRON: dict[str, str] = {}
@@ -40,6 +43,29 @@ def join(only: ForkServer) -> None:
     """Make this process, a server or its fork, start all commands from one server."""
     _servers.update(dict.fromkeys(("", "lightning", "keras"), only))
     subprocess.Popen = Popen  # type: ignore[misc]
+    fork_main.run_program = run_program
+
+
+_run_program = fork_main.run_program
+
+
+def run_program(words: list[str]) -> None:
+    """Run a program in a fork and exit as an interpreter does, without freeing a framework's objects, which takes 0.3 s."""
+    code: object = 0
+    try:
+        _run_program(words)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        code = end.code or 0
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+    except (OSError, ValueError):
+        return  # the interpreter says what is lost
+    os._exit(int(str(code)) & 0xFF)
 
 
 def framework_of(words: Sequence[str]) -> str:

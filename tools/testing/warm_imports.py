@@ -3,7 +3,7 @@
 import socket
 from importlib import import_module
 
-from tools.testing import warm
+from tools.testing import composing, warm
 from train_anywhere.launch import fork_main
 from train_anywhere.launch.forkserver import ForkServer
 
@@ -28,6 +28,7 @@ def load() -> None:
     """Import the modules, let Hydra find its plugins, and compose once for its caches."""
     for name in NAMES:
         import_module(name)
+    composing.remember_files()
     from hydra.core.global_hydra import GlobalHydra
 
     from train_anywhere.config.command.compose import compose, quote_value
