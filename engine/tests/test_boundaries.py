@@ -401,8 +401,14 @@ def loaded(arguments: list[str], program: str = "train", code: int = 0) -> set[s
     command = [sys.executable, "-X", "importtime", *start, *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stdout + done.stderr
-    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
-    return {line.split("|")[-1].strip().split(".")[0] for line in lines}
+    return split_imports(done.stderr)[0]
+
+
+def split_imports(said: str) -> tuple[set[str], list[str]]:
+    """Return the top-level modules in what a command prints with `-X importtime`, and its other lines."""
+    found = said.splitlines()
+    lines = [line for line in found if line.startswith("import time:")]
+    return {line.split("|")[-1].strip().split(".")[0] for line in lines}, [f for f in found if f not in lines]
 
 
 @pytest.mark.parametrize(
@@ -430,13 +436,6 @@ def test_the_light_path_loads_no_framework(arguments: list[str]) -> None:
 )
 def test_every_command_of_the_login_node_loads_no_framework(program: str, words: str, code: int) -> None:
     assert not loaded(words.split(), program, code) & HEAVY
-
-
-@pytest.mark.parametrize("framework, others", [("lightning", TENSORFLOW), ("keras", TORCH)])
-def test_training_loads_one_framework(framework: str, others: set[str], tmp_path: Path) -> None:
-    modules = loaded([f"framework={framework}", "experiment=debug", f"paths.results={tmp_path}"])
-    assert not modules & others
-    assert modules & (TORCH | TENSORFLOW)
 
 
 def test_the_reader_of_imports_sees_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,23 @@ def lines(slow: bool) -> list[str]:
     return [f"{c} {needs(c)}".strip() for c in wanted] + ([] if slow else ["seed=1"])
 
 
+def join(lines: list[str]) -> list[str]:
+    """Return fewer lines: choices of several groups that need the same small network train together."""
+    joined: list[dict[str, str]] = []
+    for words in (dict(word.split("=", 1) for word in line.split()) for line in lines):
+        small = words.get("model") == "mlp" and not words.keys() & {"task", "data", "experiment"}
+        fit = (
+            one
+            for one in joined
+            if small and one.get("model") == "mlp" and one.keys() & words.keys() == {"model"}
+        )
+        if free := next(fit, None):
+            free.update(words)
+        else:
+            joined.append(words)
+    return [" ".join(f"{key}={value}" for key, value in one.items()) for one in joined]
+
+
 def needs(choice: str) -> str:
     """Return overrides that make it small, with a network that is quick to build."""
     small = "model=mlp" if choice.startswith(("optimizer=", "schedule=", "callbacks=")) else ""
@@ -81,11 +98,11 @@ def defaults() -> set[str]:
 @pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_choice_trains_and_resumes(framework: str, slow: bool, tmp_path: Path) -> None:
-    """`make test` tries each choice in one framework in turn, `make test-all` in all."""
+    """`make test-engine` tries each choice in one framework in turn, several in a run; `make test-all` each alone in all."""
     command = [sys.executable, str(ROOT / "engine" / "tests" / "choice.py"), framework, str(tmp_path)]
     turn, quick = FRAMEWORKS.index(framework), lines(False)
     mine = [line for number, line in enumerate(quick) if number % len(FRAMEWORKS) == turn]
-    asked = lines(True) + [line for line in quick if line not in mine] if slow else mine
+    asked = lines(True) + [line for line in quick if line not in mine] if slow else join(mine)
     assert asked
     done = subprocess.run(command, input="\n".join(asked), capture_output=True, text=True, timeout=900)
     said = [

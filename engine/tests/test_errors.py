@@ -63,8 +63,9 @@ def from_itself(node: ast.AST) -> bool:
 
 
 def walks_causes(node: ast.AST) -> bool:
-    inner = [n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)]
-    return isinstance(node, ast.While) and bool({"__cause__", "__context__"} & set(inner))
+    return isinstance(node, ast.While) and any(
+        isinstance(n, ast.Attribute) and n.attr in ("__cause__", "__context__") for n in ast.walk(node)
+    )
 
 
 def test_only_the_helper_walks_causes_and_nothing_is_raised_from_itself() -> None:

@@ -8,7 +8,12 @@ import pytest
 from engine.tests.training.test_progress import lines, screen
 from train_anywhere.files import ROOT
 
-SHORT = ["trainer.max_epochs=2", "trainer.limit_train_batches=2", "data.batch_size=256"]
+SHORT = [
+    "framework=lightning",
+    "trainer.max_epochs=2",
+    "trainer.limit_train_batches=2",
+    "data.batch_size=256",
+]
 
 
 def shown(width: int, *words: str, code: int = 0, **environment: str) -> list[str]:
@@ -29,7 +34,6 @@ def too_wide(printed: list[str], width: int) -> list[str]:
     return [line for line in printed if len(line) > width and " " in line.strip().removesuffix(" \\")]
 
 
-@pytest.mark.new_process
 @pytest.mark.parametrize(
     "width", [80, pytest.param(60, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.slow)]
 )
@@ -52,7 +56,6 @@ def test_a_run_and_a_sweep_and_what_jobs_shows_of_them(tmp_path: Path, width: in
     assert all(f"{key}" in "\n".join(pages[1]) for key in ("lr=0.002", "dropout=0.25"))
 
 
-@pytest.mark.new_process
 @pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_refusals_and_dry_runs(tmp_path: Path, environment: dict[str, str]) -> None:
     wrong = ["cluster=neuron", "trainer.nodes=4", "trainer.devices=16", "cluster.time=5-00:00:00"]

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from engine.tests.test_boundaries import TENSORFLOW, TORCH, split_imports
 from src.data.digits import FILE
 from tools.testing.weights import final_weights, largest_difference
 from train_anywhere.config.command.compose import list_groups
@@ -32,10 +33,12 @@ def run_json(results: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.new_process
 def test_digits(train: Train, tmp_path: Path, framework: str) -> None:
-    done = train(f"framework={framework}", f"paths.results={tmp_path}")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = train(f"framework={framework}", f"paths.results={tmp_path}", python=("-X", "importtime"))
+    imported, warnings = split_imports(done.stderr)
+    assert (done.returncode, warnings) == (0, [])
+    own, other = (TORCH, TENSORFLOW) if framework == "lightning" else (TENSORFLOW, TORCH)
+    assert imported & own and not imported & other
     info = run_json(tmp_path)
     assert info["metrics"]["test/acc"] >= 0.97
     assert set(info["metrics"]) == METRICS

@@ -59,6 +59,15 @@ def count_lines(project: Path) -> int:
     return sum((project / name).read_bytes().count(b"\n") for name in own)
 
 
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project that no test changes."""
+    place = tmp_path_factory.mktemp("projects") / "mit Leerzeichen und Ümlaut"
+    done = make(place, "NAME=Mine")
+    assert f"cd {shlex.quote(str(place))} && git commit" in done.stdout, done.stderr
+    return place
+
+
 @pytest.mark.parametrize("framework, other", [("lightning", "keras"), ("keras", "lightning")])
 @pytest.mark.quick("keras-lightning")
 def test_a_project_has_what_was_chosen(tmp_path: Path, framework: str, other: str) -> None:
@@ -142,12 +151,6 @@ def test_a_folder_inside_of_the_template_or_that_can_not_be_written_is_refused()
         assert not place.exists()
 
 
-def test_the_next_command_can_be_copied(tmp_path: Path) -> None:
-    place = tmp_path / "mit Leerzeichen und Ümlaut"
-    done = make(place, "NAME=x")
-    assert f"cd {shlex.quote(str(place))} && git commit" in done.stdout, done.stderr
-
-
 def test_commands_are_equal_and_work_from_any_folder(tmp_path: Path) -> None:
     texts = {name: (ROOT / f"src/{name}.py").read_text() for name in COMMANDS if name != "train"}
     assert len({text.replace(name, "NAME") for name, text in texts.items()}) == 1
@@ -218,28 +221,25 @@ def test_a_project_names_no_path_of_the_machine(tmp_path: Path, origin: str) -> 
         )
 
 
-def test_the_wheel_of_the_same_sources_has_the_same_bytes(tmp_path: Path) -> None:
+def test_the_wheel_of_the_same_sources_has_the_same_bytes(tmp_path: Path, mine: Path) -> None:
     """Also with another umask, other permissions and other times of the files."""
-    built = []
-    for name, mask in (("a", 0o22), ("b", 0o77)):
-        copy = tmp_path / name / "engine"
-        shutil.copytree(
-            ROOT / "engine", copy, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copy
-        )
-        before = os.umask(mask)
-        try:
-            (copy / "README.md").chmod(0o644 & ~mask)
-            built.append([path.read_bytes() for path in sources.build(copy, tmp_path / name / "out")])
-        finally:
-            os.umask(before)
-    assert built[0] == built[1]
+    before = os.umask(0o77)
+    try:
+        copy = sources.fetch_sources(str(ROOT), tmp_path, template=True)
+        (copy / "README.md").chmod(0o600)
+        built = sources.build(copy, tmp_path / "out")
+    finally:
+        os.umask(before)
+    for path in built:
+        assert path.read_bytes() == (mine / "wheels" / path.name).read_bytes()
     package = ROOT / "engine" / sources.PACKAGE
-    names = zipfile.ZipFile(next((tmp_path / "a/out").glob("*.whl"))).namelist()
+    names = zipfile.ZipFile(built[0]).namelist()
     inside = {name for name in names if name.startswith(f"{sources.PACKAGE}/")}
     assert inside == {f"{sources.PACKAGE}/{path.relative_to(package)}" for path in sources.files(package)}
 
 
 def test_a_killed_call_leaves_nothing_after_the_next_one(tmp_path: Path) -> None:
+    """Also after one that is refused."""
     command = [sys.executable, "tools/project.py", "make", str(tmp_path / "mine"), "", "", "", ""]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as first:
         wait_for(lambda: (tmp_path / ".mine.engine/engine/train_anywhere").is_dir())
@@ -247,8 +247,8 @@ def test_a_killed_call_leaves_nothing_after_the_next_one(tmp_path: Path) -> None
         assert second.returncode == 2 and "another `make project` is writing" in second.stderr
         first.kill()
     assert [path.name for path in tmp_path.iterdir()] == [".mine.engine"]
-    assert make(tmp_path / "mine").returncode == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert "moon is not a preset" in make(tmp_path / "mine", "CLUSTER=moon").stderr
+    assert not [*tmp_path.iterdir()]
 
 
 def wait_for(happens: Callable[[], bool]) -> None:
@@ -278,10 +278,9 @@ def update(project: Path, source: Path) -> subprocess.CompletedProcess[str]:
     return call(project, "wheels/template.py", "engine.py", "update", str(source))
 
 
-def test_an_update_merges_what_was_edited(tmp_path: Path, newer: Path) -> None:
+def test_an_update_merges_what_was_edited(tmp_path: Path, newer: Path, mine: Path) -> None:
     """Unedited files are replaced, edited ones merged, conflicts named, others stay."""
-    project = tmp_path / "mine"
-    assert make(project, "NAME=Mine").returncode == 0
+    project = Path(shutil.copytree(mine, tmp_path / "mine", symlinks=True))
     install(project)
     git(project, "commit", "-qm", "start")
     with (project / "configs/model/cnn.yaml").open("a") as file:
@@ -298,13 +297,15 @@ def test_an_update_merges_what_was_edited(tmp_path: Path, newer: Path) -> None:
         replace(newer / name, old, new)
     (newer / "src/models/lightning/extra.py").write_text('"""A new file."""\n')
     (newer / "configs/model/gpt_7b.yaml").unlink()
+    copy = sources.fetch_sources(str(newer), tmp_path, template=True)
+    wheel, sdist = sources.build(copy, tmp_path / "built")
 
-    done = update(project, newer)
+    done = update(project, wheel)  # its sdist is next to it
     assert done.returncode == 2 and "edits that git does not have" in done.stderr, done.stdout + done.stderr
     assert "configs/data/digits.yaml" in done.stderr
     git(project, "add", "-A")
     git(project, "commit", "-qm", "edits")
-    done = update(project, newer)
+    done = update(project, sdist)
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.findall(r"^conflict in (\S+):", done.stderr, re.M) == ["configs/data/digits.yaml"]
     assert f"-> {NEXT}" in done.stdout
@@ -325,11 +326,9 @@ def test_an_update_merges_what_was_edited(tmp_path: Path, newer: Path) -> None:
     git(project, "checkout", "configs/data/digits.yaml")  # keeps the own value
     git(project, "add", "-A")
     git(project, "commit", "-qm", "update")
-    done = update(project, next((project / "wheels").glob("*.tar.gz")))  # the same again
+    done = update(project, wheel)  # the same again
     assert done.stdout == f"train-anywhere {NEXT}: nothing new.\n", done.stdout + done.stderr
     assert git(project, "status", "--short") == ""
-    done = update(project, next((project / "wheels").glob("*.whl")))
-    assert done.returncode == 0, done.stderr  # its sdist is next to it
-    lone = shutil.copy(next((project / "wheels").glob("*.whl")), tmp_path)
+    lone = shutil.copy(wheel, tmp_path)
     done = update(project, lone)
     assert done.returncode == 2 and "lacks its sdist" in done.stderr
