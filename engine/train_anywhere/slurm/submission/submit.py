@@ -205,10 +205,11 @@ def wait_for_jobs(kind: str, job_ids: Sequence[str], poll: float = 5.0) -> None:
     Raises SchedulerError: the scheduler did not answer for a long time. Raises SubmitInterrupted: Ctrl-C was pressed; the jobs
     continue.
     """
-    poller = QueuePoller()
+    poller, pause = QueuePoller(), min(0.5, poll)
     try:
         while poller.any_active(kind, job_ids):
-            time.sleep(poll)
+            time.sleep(pause)
+            pause = min(1.3 * pause, poll)
     except KeyboardInterrupt:
         job, verb, it = ("job", "continues", "it") if len(job_ids) == 1 else ("jobs", "continue", "them")
         raise SubmitInterrupted(
