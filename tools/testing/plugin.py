@@ -21,6 +21,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import local_layout
 from train_anywhere.distributed.packages import framework_problem, horovod_problem
 from train_anywhere.files import ROOT
+from train_anywhere.launch.fork_main import changed_at_import
 from train_anywhere.launch.local_run import make_run as new_run
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.rules.local_rules import SHARED_BY_TESTBED, TEMPORARY
@@ -72,7 +73,14 @@ _loaded: set[str] = set()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose marks name a tool that is missing. Spare the collector the objects of a framework that was imported."""
+    """Skip a test whose marks name a tool that is missing.
+
+    Before it, undo what a fixture of a module or of the session has left in the environment, with which no command could be a fork, and
+    spare the collector the objects of a framework that was imported.
+    """
+    for name in changed_at_import(os.environ, warm.ENVIRON) if warm.ENVIRON else ():
+        os.environ.pop(name, None)
+        os.environ.update({name: warm.ENVIRON[name]} if name in warm.ENVIRON else {})
     if new := sys.modules.keys() & {"torch", "lightning", "tensorflow", "keras"} - _loaded:
         _loaded.update(new)
         gc.collect()
