@@ -3,13 +3,11 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from train_anywhere.commands.doctor import check_run, collect_facts
-from train_anywhere.distributed.packages import horovod_problem
+from train_anywhere.commands.doctor import check_run
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
 
@@ -27,15 +25,6 @@ def test_this_machine_with_two_ranks(tmp_path: Path) -> None:
     assert "!!" not in done.stdout
 
 
-@pytest.mark.slow
-def test_horovod_is_reported_like_horovodrun_does(tmp_path, require):
-    require(not (problem := horovod_problem()), str(problem))
-    done = doctor("strategy=horovod", "trainer.devices=2", f"paths.results={tmp_path}", timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    shown = subprocess.run([f"{sys.prefix}/bin/horovodrun", "-cb"], capture_output=True, text=True).stdout
-    assert "[X] Gloo" in shown and f"ok  horovodrun        {shown.strip()}" in done.stdout
-
-
 @pytest.mark.new_process
 def test_what_the_site_rejects_is_told_and_nothing_is_submitted(tmp_path: Path) -> None:
     done = doctor("cluster=alvis", "trainer.nodes=2", f"paths.results={tmp_path / 'results'}")
@@ -48,20 +37,6 @@ def test_a_request_that_makes_no_sense() -> None:
     done = doctor("strateg=ddp")
     assert (done.returncode, done.stdout) == (2, "")
     assert "Did you mean 'strategy'?" in done.stderr
-
-
-def test_a_folder_that_is_missing_is_made_later(make_config, tmp_path: Path) -> None:
-    found = {f.name: f for f in collect_facts(make_config(f"paths.results={tmp_path / 'a' / 'b'}"))}
-    assert found["results"].remedy == ""
-    assert not (tmp_path / "a").exists()
-
-
-def test_a_folder_that_can_t_be_looked_at(make_config, tmp_path: Path) -> None:
-    """The folder may be another user's. Root may look at all, but a name can be too long."""
-    config = make_config()
-    config = replace(config, paths=replace(config.paths, results=str(tmp_path / ("x" * 300) / "b")))
-    found = [f.remedy for f in collect_facts(config) if f.name in ("results", "request")]
-    assert found[0] == "" and "File name too long" in found[1]
 
 
 @pytest.mark.parametrize(

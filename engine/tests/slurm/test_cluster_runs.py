@@ -19,7 +19,7 @@ from engine.tests.slurm.login import SMALL, Login, log, per_host, wait_for
 from tools.testbed.testbed_cluster import Testbed
 from tools.testing import projects
 from tools.testing.plugin import require_packages
-from tools.testing.weights import info
+from tools.testing.weights import fingerprints, info
 from train_anywhere.files import ROOT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
@@ -90,28 +90,17 @@ def test_neuron_itself_refuses_what_our_rule_refuses(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launch", ["torchrun", "mpirun"])
-def test_other_launch_methods(login: Login, launch: str) -> None:
-    run = login.result("cluster=slurm", "trainer.nodes=2", "trainer.devices=2", f"launch={launch}", *SAMPLED)
-    assert per_host(run) == [2, 2]
-    assert sampled(run) == sorted(info(run)["hosts"])
-    assert f"started by {launch}" in log(run)
-    assert info(run)["state"] == "completed"
-    assert of_rank(login, 3) == ["[rank 3] rank 3 of 4"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("launch", [pytest.param("srun", marks=pytest.mark.slow), "torchrun", "mpirun"])
+@pytest.mark.parametrize("launch", ["srun", "srun strategy=horovod", "torchrun", "mpirun"])
 def test_technion_trains_three_ranks_on_two_nodes(
     testbed_for: Callable[..., Testbed], shared_dir: Path, launch: str
 ) -> None:
     technion = Login(testbed_for("technion"), shared_dir)
-    words = ["cluster=technion", "trainer.nodes=2", "trainer.total_devices=3", *SAMPLED]
-    run = technion.result(*words, *([] if launch == "srun" else [f"launch={launch}"]))
-    assert per_host(run) == [2, 1]
+    words = ["cluster=technion", "trainer.nodes=2", "trainer.total_devices=3", "model=mlp", *SAMPLED]
+    run = technion.result(*words, *f"launch={launch}".split())
+    assert per_host(run) == [2, 1] and len(fingerprints(log(run))) == 1
     assert sampled(run) == sorted(info(run)["hosts"])
     assert info(run)["state"] == "completed"
-    assert f"started by {launch}" in log(run)
+    assert f"started by {launch.split()[0]}" in log(run)
 
 
 @pytest.mark.parametrize("launch", ["srun", pytest.param("torchrun", marks=pytest.mark.slow)])
@@ -250,7 +239,7 @@ def test_every_rank_runs_the_engine_of_its_snapshot(
     size = ("trainer.nodes=2", "trainer.devices=2", f"launch={launch}")
     strategy = "strategy=horovod" if launch == "horovodrun" else "strategy=ddp"
     setup = f"cluster.setup=['export PYTHONPATH={login.folder}']"
-    words = ("cluster=slurm", *SMALL, *size, strategy, setup, "callbacks.where._target_=where.Where")
+    words = ("cluster=slurm", *SAMPLED, *size, strategy, setup, "callbacks.where._target_=where.Where")
     done = login.command("train", *words, "dry_run=true")
     require_packages(done.stderr)
     run = login.result(*words)
@@ -259,6 +248,9 @@ def test_every_rank_runs_the_engine_of_its_snapshot(
         line.partition("engine of rank ")[2] for line in log(run).splitlines() if "engine of rank " in line
     ]
     assert sorted(lines) == [f"{rank}: {engine}" for rank in range(4)], log(run)
+    assert per_host(run) == [2, 2] and f"started by {launch}" in log(run)
+    assert sampled(run) == sorted(info(run)["hosts"])
+    assert of_rank(login, 3) == ["[rank 3] rank 3 of 4"]
 
 
 @pytest.mark.slow

@@ -59,14 +59,9 @@ def test_another_machine_is_not_checked(make_config: MakeConfig, monkeypatch: py
 
 WORDS = {
     "results": "paths.results=/tmp/results",
-    "environment": "cluster.venv=/nope",
-    "data": "data=imagefolder data.dir=/nope",
     "several": "data.batch_size=5000 cluster.time=soon",
     "sweep": "-m seed=1,2 cluster.venv=/nope",
     "after": "after=nope",
-    "resume": "resume=nope",
-    "file": "paths.results=/dev/null",
-    "image": "container=apptainer container.image=/nope.sif",
     "class": "callbacks.x._target_=lightning.pytorch.callbacks.Nope name=a/b",
 }
 

@@ -78,72 +78,12 @@ def test_it_is_refused_once_and_then_submits(
     testbed.run(["scancel", job])
 
 
-@pytest.mark.parametrize(
-    "typed, kept",
-    [
-        ((), "field=nlp;appl=pytorch"),
-        (("framework=keras",), "field=nlp;appl=tensorflow"),
-        (("cluster.comment=pytorch", "framework=keras"), "field=nlp;appl=pytorch"),
-        (("cluster.comment=etc",), "field=nlp;appl=etc"),
-    ],
-)
-@pytest.mark.quick("typed1-field=nlp;appl=tensorflow", "typed3-field=nlp;appl=etc")
-def test_the_application_is_known(clone: Path, own: Path, typed: tuple[str, ...], kept: str) -> None:
-    words = ("src/train.py", "cluster=neuron", "dry_run=true", *typed)
-    refused = run(clone, *words)
-    assert refused.returncode == 2
-    assert run(clone, shell=printed_command(refused.stderr)).returncode == 0
-    done = run(clone, *words[:3])
-    assert done.returncode == 0 and f'#SBATCH --comment="{kept}"' in done.stdout, done.stderr
-
-
 def test_the_form_of_the_guide_is_accepted_if_the_rule_allows_it(clone: Path) -> None:
     rule = "cluster.site.comment='field=.+;appl=.+|pytorch'"
     done = run(clone, "src/train.py", "cluster=neuron", "dry_run=true", "cluster.comment=pytorch", rule)
     assert done.returncode == 0 and "#SBATCH --comment=pytorch" in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize(
-    "there, words, after",
-    [
-        (None, ["time=2:00:00", "modules=[gcc/15,cuda]"], 'time: "2:00:00"\nmodules: ["gcc/15", "cuda"]\n'),
-        ("", ["qos=on"], 'qos: "on"\n'),
-        ("# mine\naccount: a  # until May\nqos: b\n", ["account=012"], '# mine\nqos: b\naccount: "012"\n'),
-        ("account: a", ["partition=x,y"], 'account: a\npartition: "x,y"\n'),
-    ],
-)  # fmt: skip
-def test_other_lines_stay(clone: Path, own: Path, there: str | None, words: list[str], after: str) -> None:
-    own.parent.mkdir(exist_ok=True)
-    if there is not None:
-        own.write_text(there)
-    done = run(clone, "slurm/new_cluster.py", "neuron", "--local", *words)
-    assert done.returncode == 0 and own.read_text() == after, done.stderr
-    shown = run(clone, "src/train.py", "cluster=neuron", "dry_run=true", "cluster.check=warn")
-    assert shown.returncode == 0, shown.stderr
-
-
-@pytest.mark.parametrize(
-    "words, there",
-    [
-        (["neuro", "--local", "account=a"], "there is no preset 'neuro'; name one of alvis"),
-        (["neuron", "--local", "acount=a"], "'acount=a' is not KEY=VALUE with a key of cluster; the keys are account"),
-        (["neuron", "--local", "account"], "'account' is not KEY=VALUE"),
-        (["neuron", "--local", "time=soon"], "cluster.time: 'soon' is not a time limit"),
-        (["neuron", "--local", "chain=many"], "cluster.chain='many' is not"),
-        (["neuron", "--local", "name=mine"], "'name=mine' is not KEY=VALUE"),
-    ],
-)  # fmt: skip
-def test_what_can_not_be_kept_is_refused_with_a_message(
-    clone: Path, own: Path, words: list[str], there: str
-) -> None:
-    done = run(clone, "slurm/new_cluster.py", *words)
-    assert done.returncode == 2 and done.stderr.startswith(f"error: {there}"), done.stderr
-    assert len(done.stderr.splitlines()) == 1 and not own.exists()
-
-
-def test_a_damaged_file_is_left_as_it_is(clone: Path, own: Path) -> None:
-    own.parent.mkdir(exist_ok=True)
-    own.write_text("account: [a\n")
-    done = run(clone, "slurm/new_cluster.py", "neuron", "--local", "comment=x")
-    assert done.returncode == 2 and "neuron.yaml, line 2" in done.stderr, done.stderr
-    assert own.read_text() == "account: [a\n"
+def test_the_option_of_earlier_versions_names_the_file(clone: Path) -> None:
+    done = run(clone, "slurm/new_cluster.py", "neuron", "--local", "account=a")
+    assert done.returncode == 2 and "write the lines into configs/local/neuron.yaml" in done.stderr

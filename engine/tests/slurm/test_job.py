@@ -35,13 +35,17 @@ JOBS: list[tuple[str, str, object]] = [
     # an uneven job has a task per rank however it is launched
     *((f"{UNEVEN} launch={launch}", "ranks tasks even", ((2, 1), 3, False)) for launch in ("srun", "torchrun", "mpirun")),
     # a strategy of one process gets one task with all GPUs
-    ("cluster=neuron framework=keras trainer.devices=4", "strategy ranks devices tasks cpus_per_task", ("mirrored", (1,), (4,), 1, 32)),
+    (
+        "cluster=neuron framework=keras trainer.devices=4", "layout.strategy ranks devices tasks cpus_per_task",
+        ("mirrored", (1,), (4,), 1, 32),
+    ),
     ("cluster=neuron strategy=single", "devices", ((1,),)),
     # memory is the share of the GPUs, if the site does not refuse --mem
     ("cluster=narval trainer.devices=1", "mem", (498 * 1024 // 4,)),
     ("cluster=narval trainer.devices=1 cluster.mem=10G", "mem", (10 * 1024,)),
     ("cluster=narval trainer.devices=2 cluster.mem_per_gpu=10G", "mem", (20 * 1024,)),
     ("cluster=neuron", "mem", (None,)),
+    ("cluster=pbs cluster.mem_per_cpu=6G cluster.cpus_per_task=5 trainer.devices=2", "mem", (60 * 1024,)),
     # the node that has enough GPUs of the type, CPUs or memory
     (f"{A100} trainer.devices=4", "node.cpus", (62,)),
     (f"{A100} trainer.devices=8", "node.cpus", (126,)),

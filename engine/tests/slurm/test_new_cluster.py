@@ -78,7 +78,7 @@ def test_a_preset_from_a_host_has_what_is_made_here_and_nothing_else(slurm: Slur
 
 @pytest.mark.parametrize("name", ["../../x", "/tmp/x", "", "X", ".x"])
 def test_a_name_that_is_no_file_of_a_preset(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ([], ["--on", "login"], ["--local", "account=a"]):
+    for words in ([], ["--on", "login"]):
         assert new_cluster.main([name, *words]) == 2
         assert "can't name a preset" in capsys.readouterr().err
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.tests.slurm import test_again, test_cluster_runs, test_requeue, test_strategies
-from engine.tests.slurm.login import EACH_STEP, Login, check_curve, log, per_host, trained, wait_for
+from engine.tests.slurm import test_again, test_cluster_runs, test_requeue, test_script, test_strategies
+from engine.tests.slurm.login import Login, log, per_host
 from tools.testbed.testbed_cluster import Testbed
-from tools.testing.weights import info
 
 pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.mpi, pytest.mark.needs_root]
 
@@ -38,8 +37,8 @@ def test_the_machines_have_its_programs(testbed: Testbed) -> None:
 
 
 @pytest.mark.parametrize("launch", ["srun", "torchrun", "mpirun"])
-def test_two_ranks_on_each_of_two_nodes(login: Login, launch: str) -> None:
-    test_cluster_runs.test_other_launch_methods(login, launch)
+def test_two_ranks_on_each_of_two_nodes(login: Login, monkeypatch: pytest.MonkeyPatch, launch: str) -> None:
+    test_cluster_runs.test_every_rank_runs_the_engine_of_its_snapshot(login, monkeypatch, launch)
 
 
 @pytest.mark.parametrize("launch", ["srun", "torchrun", "mpirun"])
@@ -81,20 +80,4 @@ def test_an_elastic_job_loses_a_node_and_takes_it_in_again(login: Login, slow_st
 
 
 def test_members_of_an_array_stop_alone(login: Login, slow_steps: str) -> None:
-    """One is cancelled, one requeued, the third undisturbed. The second has the array's number."""
-    words = ["-m", "seed=1,2,3", *EACH_STEP, "trainer.max_steps=300", "trainer.devices=1", slow_steps]
-    job, _ = login.submit("cluster=slurm", *words)
-    runs = {path.read_text().split()[0]: path.parent for path in login.results.glob("*/*/jobs.txt")}
-    for run in runs.values():
-        wait_for(lambda run=run: trained(run) > 5, run, 300)
-    shown = login.testbed.run(["squeue", "--noheader", f"--jobs={job}", "--format=%A %F_%K"]).stdout
-    requeued = dict(line.split() for line in shown.splitlines())[job]
-    cancelled, third = sorted({*runs} - {requeued})
-    login.jobs("cancel", runs[cancelled].name)
-    login.testbed.run(["scancel", "--signal=USR1", "--batch", requeued])
-    for member in (requeued, third):
-        assert login.testbed.wait_job(member, 300) == "COMPLETED", log(runs[member])
-        check_curve(runs[member], 300)
-    assert login.testbed.job_states(cancelled) == ["CANCELLED"]
-    parts = {member: len(info(run)["attempts"]) for member, run in runs.items()}
-    assert parts == {requeued: 2, cancelled: 1, third: 1}
+    test_script.test_only_the_member_that_stops_is_requeued(login, slow_steps)

@@ -7,6 +7,7 @@ import yaml
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.errors import ConfigError
+from train_anywhere.files.removal import print_once
 from train_anywhere.slurm import presets
 from train_anywhere.slurm.presets import read_host_patterns, resolve_current
 from train_anywhere.slurm.script.job import make_job
@@ -45,7 +46,7 @@ def test_a_broken_preset_is_passed_over_for_those_who_use_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     content, says = BROKEN[name]
-    presets.print_note.cache_clear()
+    print_once.cache_clear()
     (tmp_path / "bad.yaml").write_bytes(content)
     (tmp_path / "good.yaml").write_text("cluster: {site: {hosts: [gate*]}}\n")
     monkeypatch.setattr(

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -118,30 +117,6 @@ def test_the_environment_is_that_of_a_plain_srun(
     assert after["environ"]["KERAS_BACKEND"] == "jax" and "RANK" not in after["environ"]
     assert after["environ"]["PATH"].split(":")[0] == str(Path(sys.executable).parent)
     assert (after["signals"], after["umask"]) == (before["signals"], before["umask"])
-
-
-def test_variables_of_the_job_replace_those_of_an_image(
-    login: Login, shared_dir: Path, require: Callable[[object, str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The stand-in for pyxis gives an image precedence, as pyxis does, but for the names in --container-env."""
-    from tools.testbed.testbed_config import PACKAGES, can_build, make_image
-    from train_anywhere.files import ROOT
-
-    require(can_build(), f"install {PACKAGES}")
-    own = {"HF_HOME": "/own", "NCCL_SOCKET_IFNAME": "own0", "SITE": "a,b"}
-    image = dict.fromkeys((*own, "PYTHONPATH", "OMP_NUM_THREADS", "TORCH_HOME", "ONLY_IMAGE"), "image")
-    base = Path(os.path.realpath(sys.executable)).parents[1]
-    made = make_image(shared_dir / "image", borrow=[base, Path(sys.prefix)], environment=image)
-    monkeypatch.setenv("HF_HOME", own["HF_HOME"])
-    monkeypatch.setenv("NCCL_SOCKET_IFNAME", own["NCCL_SOCKET_IFNAME"])
-    show = shutil.copy(ROOT / "engine/tests/program/show.py", login.folder)
-    words = ("container=pyxis", f"container.image={made}", f"container.python={sys.executable}")
-    job = ("cluster=slurm", "cluster.cache=/c", "cluster.setup=[\"export SITE='a,b'\"]", "trainer.devices=1")
-    run = finished(login, *job, *words, "--", show)
-    environ = json.loads((run / "shown-0.json").read_text())["environ"]
-    assert {name: environ.get(name) for name in own} == own
-    assert (environ["TORCH_HOME"], environ["OMP_NUM_THREADS"]) == ("/c/torch", "1")
-    assert environ["ONLY_IMAGE"] == "image" and "image" not in environ["PYTHONPATH"].split(":")
 
 
 LAUNCHES = """#!/bin/bash

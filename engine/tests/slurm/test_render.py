@@ -64,14 +64,6 @@ def test_an_elastic_job_uses_numbers_of_nodes_that_share_the_batch(
     assert len(program.counts) == int(nodes.partition("-")[2]) - int(nodes.partition("-")[0]) + 1
 
 
-def test_memory_per_cpu_is_a_line_of_the_script(scripts: Scripts) -> None:
-    words = ("cluster.mem_per_cpu=6G", "cluster.cpus_per_task=5", "trainer.devices=2")
-    made = scripts.make(*words)
-    assert made.mem == 60 * 1024
-    pbs = make_job(scripts.make_config("cluster=pbs", *words), "/run", "/run/code")
-    assert f":mem={60 * 1024}mb" in render(pbs)
-
-
 @pytest.mark.parametrize(("cluster", "may_requeue"), [("slurm", True), ("pbs", False)])
 def test_only_slurm_requeues_a_job_without_a_bad_node(
     scripts: Scripts, cluster: str, may_requeue: bool

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -30,34 +29,6 @@ def test_a_program_is_killed_requeued_and_goes_on(login: Login) -> None:
     assert json.loads((run / "checkpoints" / "newest.json").read_text()) == {"epoch": 60}
     assert info(run)["state"] == "completed" and info(run)["restarts"] == 1
     assert "completed" in login.jobs("status", job)
-
-
-FLAGS = """#!/bin/bash
-read_from=$TRAIN_PERSISTENT_CHECKPOINTS write_to=$TRAIN_LOCAL_CHECKPOINTS
-unset TRAIN_PERSISTENT_CHECKPOINTS TRAIN_LOCAL_CHECKPOINTS
-exec {python} examples/programs/resumable.py --read-checkpoints-from "$read_from" --write-checkpoints-to "$write_to" "$@"
-"""
-"""A script as docs/clusters/ibex.md has it; the program has only the flags to go by."""
-
-
-@pytest.mark.slow
-@pytest.mark.horovod
-@pytest.mark.parametrize("launch", ["horovodrun", "srun"])
-def test_a_script_with_flags_for_the_folders(
-    login: Login, launch: str, request: pytest.FixtureRequest
-) -> None:
-    """Killed on two nodes and requeued, it continues from the copy of its checkpoints."""
-    path = Path(script(f"flags_{os.getpid()}.sh"))
-    request.addfinalizer(path.unlink)
-    path.write_text(FLAGS.format(python=sys.executable))
-    path.chmod(0o755)
-    job, run = submit(login, *TWO, f"launch={launch}", "--", str(path), "--epochs", "100")
-    wait_for(lambda: "epoch 20/100" in log(run), run, 120)
-    login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
-    assert login.testbed.wait_job(job, 240) == "COMPLETED", log(run)
-    started = [int(n) for n in re.findall(r"starting at epoch (\d+)", log(run))]
-    assert started[:4] == [0] * 4 and len(started) == 8 and min(started[4:]) >= 20, log(run)
-    assert json.loads((run / "checkpoints" / "newest.json").read_text()) == {"epoch": 100}
 
 
 COUNTS = """
@@ -91,9 +62,10 @@ def test_each_rank_gets_one_signal(login: Login, launch: str, request: pytest.Fi
 
 @pytest.mark.slow
 @pytest.mark.mpi
+@pytest.mark.horovod
 def test_two_nodes_are_stopped_and_go_on(login: Login) -> None:
     """All ranks exit after the signal. The job is requeued once unless cancelled."""
-    for launch in ("srun", "torchrun", "mpirun"):
+    for launch in ("srun", "torchrun", "mpirun", "horovodrun"):
         words = (*TWO, f"launch={launch}", "--", script("resumable.py"), "--epochs", "150")
         job, run = submit(login, *words)
         wait_for(lambda run=run: "\nepoch 20/150" in log(run), run, 90)

@@ -83,6 +83,8 @@ REFUSED = {
         "cluster=slurm container=apptainer container.image=docker://x container.mounts=[/a:b]",
         "nor of the form OUTSIDE:INSIDE",
     ),
+    "comment: keras": ("cluster=neuron framework=keras", "\"cluster.comment='field=nlp;appl=tensorflow'\", or type once"),
+    "comment: of another form": ("cluster=neuron framework=keras cluster.comment=etc", "'comment: \"field=nlp;appl=etc\"' >>"),
     "folders_of_site": ("cluster=neuron", "only from below /scratch/me"),
     "folders_of_site: results": (
         "cluster=sockeye cluster.site.submit_below=[] paths.results=/home/me/results", "use paths.results=/scratch/results"

@@ -163,17 +163,6 @@ def devices(cell: tuple[str, str, str], chosen: list[tuple[str, str, str]]) -> i
     return 2 if chosen is not COVERING or cell[2] in ("torchrun", "horovodrun") else 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "horovod"])
-def test_three_ranks_on_two_nodes(login: Login, strategy: str) -> None:
-    """An uneven job is COMPLETED, and all its ranks end with the same weights."""
-    size = ("trainer.nodes=2", "trainer.total_devices=3")
-    output = log(login.result("cluster=slurm", *SAME, f"strategy={strategy}", *size))
-    assert len(re.findall(r": weights ", output)) == 3
-    assert len(fingerprints(output)) == 1
-    assert sorted(re.findall(r"local rank \d of (\d) on node", output)) == ["1", "2", "2"]
-
-
 NAMED = {
     "srun": ("SLURM_PROCID", r"error: node2: task {}: Killed"),
     "torchrun": ("RANK", r"\nrank {} ended with signal SIGKILL; .* Details: .*-launcher-node2.txt"),

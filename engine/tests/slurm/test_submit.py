@@ -68,13 +68,6 @@ def test_some_nodes_of_an_allocation(login: Login, launch: str) -> None:
 
 
 @pytest.mark.slow
-def test_wait_and_logs_follow_until_the_end(login: Login) -> None:
-    _, run = login.submit("cluster=slurm", "wait=true", *SMALL)
-    assert info(run)["state"] == "completed"
-    assert "test/acc 0." in login.jobs("logs", "-f")
-
-
-@pytest.mark.slow
 def test_ctrl_c_while_waiting_leaves_the_job(login: Login) -> None:
     """The job continues until it is cancelled, which is not an error of its monitor."""
     words = ["cluster=slurm", "wait=true", *EACH_STEP, f"paths.results={login.results}"]

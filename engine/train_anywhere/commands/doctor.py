@@ -7,8 +7,6 @@ The job is `src/train.py` with the same arguments, so its gradients are averaged
 Exit codes: 0 all checks pass, 1 a check fails (its line has the remedy), 2 the arguments are invalid.
 """
 
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,7 +32,6 @@ from train_anywhere.slurm.script.units import format_problems as cluster_problem
 from train_anywhere.slurm.submission.prepare import refusals
 from train_anywhere.training.preflight import CHECKS
 
-TOOLS = {"none": (), "slurm": ("sbatch", "squeue", "scontrol"), "pbs": ("qsub", "qstat")}
 SHORT = ("trainer.max_epochs=1", "trainer.max_steps=2")
 NAME = "doctor"
 QUIET = ("trainer.limit_val_batches=1", "trainer.limit_test_batches=0", "monitor.ranks=true", f"name={NAME}")
@@ -57,34 +54,15 @@ def collect_facts(config: Config) -> Iterator[Fact]:
     yield Fact("python", f"{sys.version.split()[0]}  {sys.executable}")
     frameworks = packages.installed_frameworks()
     for package in packages.PACKAGES[config.framework]:
-        version = frameworks.get(package)
         with suppress(metadata.PackageNotFoundError):
-            version = version or metadata.version(package)
-        yield Fact(package, version or "", "" if version else f"not installed in {sys.prefix}: `make setup`")
-    # a request for a Horovod that can't be used is reported with the other problems below
+            yield Fact(package, frameworks.get(package) or metadata.version(package))
+    # what is missing for the request is reported with its other problems
     if (horovod := packages.installed_horovod()) and not packages.horovod_problem(config.framework):
         yield Fact("horovod", horovod)
-        if config.strategy.name == "horovod" or config.launch == "horovodrun":
-            # frameworks, controllers and tensor operations; it imports every framework: some seconds
-            command = [sys.executable, "-m", "horovod.runner.launch", "--check-build"]
-            done = subprocess.run(command, capture_output=True, text=True)
-            failed = f"`horovodrun --check-build` failed: run `make horovod`.\n{_tail(done.stderr)}"
-            yield Fact("horovodrun", done.stdout.strip(), "" if "[X]" in done.stdout else failed)
-    for tool in TOOLS[config.cluster.scheduler]:
-        where = shutil.which(tool)
-        yield Fact(tool, where or "", "" if where else "not on PATH: this is not a login node of the cluster")
-    yield _results(Path(config.paths.results))
     local = config.cluster.scheduler == "none"
     found = local_problems(config, CHECKS) if local else refusals(config, None, None, None, CHECKS.problems)
     for problem in found:
         yield Fact("request", "", problem)
-
-
-def _results(folder: Path) -> Fact:
-    there = next(p for p in (folder, *folder.parents) if os.path.exists(p))
-    free = f"{shutil.disk_usage(there).free >> 30} GiB free in {folder}"
-    writable = os.access(there, os.W_OK)
-    return Fact("results", free, "" if writable else f"{there} can't be written: use paths.results=DIR")
 
 
 def run_job(words: list[str], results: str, task: str) -> Fact:

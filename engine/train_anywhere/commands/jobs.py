@@ -1,21 +1,5 @@
 """Show and control runs, submitted or not.
 
-    python src/jobs.py status   [RUN] [--watch | --json]    show its state; for a sweep, one line per member
-    python src/jobs.py list     [--watch | --json] [--all]  show the newest 50 runs, or all; --name, --state, --since select
-    python src/jobs.py best     [RUN] [--over seed]         show the best of a sweep or of one name; mean and spread over a key
-    python src/jobs.py diff     RUN RUN                     show what differs: configuration, code, environment, results
-    python src/jobs.py plot     RUN... --metric val/acc --out fig.pdf   draw a metric of runs; needs matplotlib
-    python src/jobs.py report   [RUN]                       write its report.html, for a browser; of a sweep, the page of its members
-    python src/jobs.py logs     [RUN] [-f]                  show its output; -f follows it until the job ends
-    python src/jobs.py save     [RUN] [--stop]              write a checkpoint now; --stop then ends the run
-    python src/jobs.py debug    [RUN] [--rank N]            show where its ranks are: their stacks
-    python src/jobs.py shell    [RUN] [--node N]            open a shell in its job, next to the ranks
-    python src/jobs.py profile  [RUN] [--steps 10]          profile its next steps on some ranks: --ranks 0,3
-    python src/jobs.py cancel   [RUN]                       remove it from the queue or stop it
-    python src/jobs.py resubmit [RUN] [--failed] [--trust]  submit it again in the same folder, from its newest checkpoint
-    python src/jobs.py pull     [RUN] --on NAME [--all]     copy it here with its best checkpoint, or with everything
-    python src/jobs.py prune    [RUN...] [--yes]            delete run folders, after asking; --name, --state, --until select
-
 With --on NAME a verb looks at the runs of a host of configs/hosts/, over ssh.
 RUN is a run folder, a run id, a job id or the id of a sweep; without it, the newest run. `resubmit` runs the code as it was
 at submission; to continue with the current code use `python src/train.py resume=RUN`.
@@ -29,6 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from train_anywhere.commands import plot as plots
 from train_anywhere.commands import prune as folders
@@ -74,9 +59,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         usage="%(prog)s [-h] VERB ...", description=as_typed(__doc__ or ""), formatter_class=FittedHelp
     )
-    verbs = parser.add_subparsers(prog=parser.prog, required=True, metavar="VERB", help=argparse.SUPPRESS)
+    verbs = parser.add_subparsers(prog=parser.prog, required=True, metavar="VERB", title="verbs")
     for name, verb in VERBS.items():
-        sub = verbs.add_parser(name, help=verb.__doc__)
+        text = (verb.__doc__ or "").rstrip(".")
+        shown: dict[str, Any] = {} if verb is push else {"help": text[:1].lower() + text[1:]}
+        sub = verbs.add_parser(name, description=text, **shown)
         sub.set_defaults(verb=name)
         add_options(name, sub)
     parsed = parser.parse_args(words, where)

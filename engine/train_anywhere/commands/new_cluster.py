@@ -1,10 +1,9 @@
-"""Write a preset for the cluster whose login node this is, from what Slurm reports, or your own settings for a preset.
+"""Write a preset for the cluster whose login node this is, from what Slurm reports.
 
     python slurm/new_cluster.py NAME               # print configs/cluster/NAME.yaml
     python slurm/new_cluster.py NAME --write       # write it
     python slurm/new_cluster.py NAME --partition gpu
     python slurm/new_cluster.py NAME --on HOST     # on a laptop: write configs/hosts/NAME.yaml, and the preset from that host of ssh
-    python slurm/new_cluster.py NAME --local account=ACCOUNT comment=COMMENT    # write configs/local/NAME.yaml
 
 Comments in the preset mark what Slurm does not know: the format of accounts, modules, rules of the site.
 """
@@ -16,17 +15,12 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from train_anywhere.config.command.compose import list_groups, parse_override, quote_value
-from train_anywhere.config.command.diagnose import compose_diagnosed
-from train_anywhere.config.command.yaml_files import read_mapping, read_text
-from train_anywhere.config.load import load
-from train_anywhere.errors import ConfigError, SubmitError, listed
+from train_anywhere.config.command.compose import list_groups
+from train_anywhere.errors import SubmitError, listed
 from train_anywhere.files import HAS_PROJECT, OWN, WORK
-from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.launch.command import run_command
 from train_anywhere.runs.summary import as_typed, display_path
@@ -45,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--partition", help="its default partition (default: the one with the most GPUs)")
     parser.add_argument("--on", metavar="HOST", help="write the host that ssh calls HOST, and its preset")
     parser.add_argument("--write", action="store_true", help="write the file instead of printing it")
-    parser.add_argument("--local", nargs="+", metavar="KEY=VALUE", help="write configs/local/NAME.yaml")
+    parser.add_argument("--local", nargs="+", help=argparse.SUPPRESS)
     parsed = parser.parse_args(arguments)
     return run_command(lambda: _write_or_print(parsed), overrides=False)
 
@@ -55,7 +49,8 @@ def _write_or_print(parsed: argparse.Namespace) -> int:
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
         raise SubmitError(f"'{name}' can't name a preset; use lower-case letters, digits, _ and -.")
     if parsed.local:
-        return keep_settings(name, parsed.local)
+        file = display_path(OWN / "local" / f"{name}.yaml")
+        raise SubmitError(f"--local was removed: write the lines into {file}, each as `account: ACCOUNT`.")
     if parsed.on:
         return write_host(name, parsed.on, [f"--partition={partition}"] if partition else [])
     text = make_preset(name, SlurmFacts(), partition, socket.gethostname())
@@ -104,39 +99,6 @@ def make_preset(name: str, slurm: SlurmFacts, partition: str | None, host: str) 
         "    # rules of the site: account, takes_mem, submit_below, ...: engine/train_anywhere/config/cluster.py\n"
         "    nodes:\n" + "\n".join(nodes) + "\n"
     )
-
-
-def keep_settings(name: str, settings: Sequence[str]) -> int:
-    """Write values of `cluster` into the user's own file for a preset, whose other lines stay. Raises ProjectError."""
-    if name not in (presets := list_groups()["cluster"]):
-        raise SubmitError(f"there is no preset '{name}'; name one of {listed(presets)}.")
-    path = OWN / "local" / f"{name}.yaml"
-    old = read_text(path).strip() if path.exists() else ""
-    known_there = read_mapping(path) if old else {}
-    tree, values = compose_diagnosed([f"cluster={name}"]), dict[str, Any]()
-    known = sorted(tree["cluster"].keys() - {"name", "scheduler", "site"})
-    for setting in settings:
-        key, equals, text = setting.removeprefix("cluster.").partition("=")
-        if key not in known or not equals:
-            keys = listed(known)
-            raise SubmitError(f"'{setting}' is not KEY=VALUE with a key of cluster; the keys are {keys}.")
-        parsed = parse_override(quote_value(f"cluster.{key}={text}"))
-        values[key] = text if parsed is None or parsed.is_sweep_override() else parsed.value()
-    tree["cluster"] |= values
-    if problems := units.format_problems(load(tree).cluster):
-        raise ConfigError(*problems)
-    kept = [line for line in old.splitlines() if line.partition(":")[0] not in values]
-    lines = [*kept, *(f"{key}: {format_scalar(value)}" for key, value in values.items())]
-    new = "".join(f"{line}\n" for line in lines)
-    if yaml.safe_load(new) != {**known_there, **values}:
-        raise SubmitError(f"{path} has a form that is not edited: set {listed(values)} in it by hand.")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, new)
-    except OSError as error:
-        raise SubmitError(f"{path} can't be written: {error.strerror}.") from None
-    print(f"wrote {display_path(path)}, which each command with cluster={name} reads.")
-    return 0
 
 
 def _node(kind: Kind, limit: str, longest: str) -> str:

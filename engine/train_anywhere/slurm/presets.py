@@ -4,15 +4,14 @@ import fnmatch
 import os
 import shutil
 import socket
-import sys
 from collections.abc import Iterable, Sequence
-from functools import cache
 from pathlib import Path
 
 from train_anywhere.config.cluster import Cluster
 from train_anywhere.config.command.compose import choice_files
 from train_anywhere.config.command.yaml_files import read_mapping
 from train_anywhere.errors import ConfigError, listed
+from train_anywhere.files.removal import print_once
 
 
 def resolve_current(overrides: Sequence[str], hosts: Sequence[str] | None = None) -> list[str]:
@@ -20,7 +19,7 @@ def resolve_current(overrides: Sequence[str], hosts: Sequence[str] | None = None
     hosts = hosts or [socket.gethostname(), socket.getfqdn()]
     known, broken = read_host_patterns()
     for sentence in broken:
-        print_note(sentence)
+        print_once(f"note: {sentence}")  # each member of a sweep reads the presets
     found = [name for name, patterns in known.items() if _matches(hosts, patterns)]
     if len(found) != 1:
         what = f"fits {' and '.join(found)}" if found else "is not a login node of any preset"
@@ -49,12 +48,6 @@ def is_elsewhere(cluster: Cluster, dry_run: bool | str) -> bool:
         tops = [f.split("/")[1] for f in (*site.submit_below, *site.write_below) if f[:1] == "/"]
         of_site = all(os.path.isdir(f"/{top}") for top in tops)
     return not of_site or not shutil.which({"slurm": "sbatch", "pbs": "qsub"}[cluster.scheduler])
-
-
-@cache
-def print_note(sentence: str) -> None:
-    """Print a note once, because each member of a sweep reads the presets."""
-    print(f"note: {sentence}", file=sys.stderr)
 
 
 def read_host_patterns(files: Iterable[Path] | None = None) -> tuple[dict[str, list[str]], list[str]]:

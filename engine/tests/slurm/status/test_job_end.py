@@ -11,9 +11,9 @@ import pytest
 from engine.tests.slurm.login import EACH_STEP, NORMAL, Login, trained, wait_for
 from tools.testing.weights import info
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.slurm.scheduler.queue import JobStates
+from train_anywhere.slurm.scheduler.queue import JobStates, PendingJob
 from train_anywhere.slurm.status.find_runs import RunEntry
-from train_anywhere.slurm.status.job_end import JobEnd, PendingJob, explain, explain_start_failure
+from train_anywhere.slurm.status.job_end import JobEnd, explain, explain_start_failure
 
 
 def run_of(tmp_path: Path, log: str | None = None) -> RunEntry:

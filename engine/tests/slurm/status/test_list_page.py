@@ -148,14 +148,14 @@ def made(folder: Path, **info: object) -> RunEntry:
 
 def test_a_killed_run_did_not_take_until_now(tmp_path: Path) -> None:
     start = "2026-01-01T00:00:00+00:00"
-    assert make_report(made(tmp_path / "a", state="running", started=start), None, {}, {}, False).took is None
+    assert make_report(made(tmp_path / "a", state="running", started=start), None, {}, False).took is None
     ended = made(tmp_path / "b", state="failed", started=start, ended="2026-01-01T00:01:00+00:00")
-    assert make_report(ended, None, {}, {}, False).took == 60
+    assert make_report(ended, None, {}, False).took == 60
 
 
 def test_a_failed_run_shows_its_reason(tmp_path: Path) -> None:
     attempt = {"ended_by": "failed", "reason": "ValueError: no rows, at mine.py:3 in step"}
-    shown = page(make_report(made(tmp_path, state="failed", attempts=[attempt]), None, {}, {}, False))
+    shown = page(make_report(made(tmp_path, state="failed", attempts=[attempt]), None, {}, False))
     assert "Why:         ValueError: no rows, at mine.py:3 in step" in shown.splitlines()
 
 

@@ -11,8 +11,8 @@ from engine.tests.slurm.scripts import tool
 from train_anywhere.features.sampler.machine import Gpu
 from train_anywhere.features.sampler.sampler import columns
 from train_anywhere.runs.facts import RecordedCheckpoint, RecordedProgress
+from train_anywhere.slurm.scheduler.queue import PendingJob, query_queue
 from train_anywhere.slurm.status.gather import Report, RunReports, differing_keys
-from train_anywhere.slurm.status.job_end import PendingJob, query_pending
 from train_anywhere.slurm.status.list_page import list_runs
 from train_anywhere.slurm.status.show_logs import watch
 from train_anywhere.slurm.status.text_page import duration, page, sample_line
@@ -206,11 +206,9 @@ def client(folder: Path, name: str, says: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = (
-        "7|Resources|2026-11-22T23:00:00\n8_0|(null)|N/A\n8_1|ReqNodeNotAvail, May be reserved|N/A\nnoise\n"
-    )
+    rows = "7|PENDING|Resources|2026-11-22T23:00:00\n8_0|PENDING|(null)|N/A\n8_1|PENDING|ReqNodeNotAvail, May be reserved|N/A\n"
     client(tmp_path, "squeue", rows, monkeypatch)
-    assert query_pending("slurm", ["7", "8_0", "8_1"]) == {
+    assert query_queue("slurm", ["7", "8_0", "8_1"]).waits == {
         "7": PendingJob("Resources", "2026-11-22T23:00:00"),
         "8_0": PendingJob(),
         "8_1": PendingJob("ReqNodeNotAvail, May be reserved"),
@@ -220,15 +218,7 @@ def test_squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_qstat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client(tmp_path, "qstat", QSTAT, monkeypatch)
     why = "Not Running: Insufficient amount of resource: ngpus (R: 4 A: 0 T: 16)"
-    assert query_pending("pbs", ["7.server"]) == {"7.server": PendingJob(why, "Sun Nov 22 23:00:00 2026")}
-    client(tmp_path, "qstat", QSTAT.replace("= Q", "= R"), monkeypatch)
-    assert query_pending("pbs", ["7.server"]) == {}
-
-
-def test_no_answer_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert query_pending("slurm", ["7"]) == {}
-    assert query_pending("slurm", []) == {}
+    assert query_queue("pbs", ["7.server"]).waits == {"7.server": PendingJob(why, "Sun Nov 22 23:00:00 2026")}
 
 
 def test_watched_runs_have_a_line_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,16 +31,24 @@ OF_SITE = frozenset({*job_rules.SITE_RULES, *local_rules.SITE_RULES})
 
 def problems(request: Request, elsewhere: bool = False) -> list[str]:
     """Return all problems that would make the job fail; `elsewhere` skips the rules about this machine."""
-    warn = request.config.cluster.check == "warn"
-    found = [
-        _with_source(sentence, request, "; cluster.check=warn submits the job anyway")
-        if rule in OF_SITE
-        else sentence
-        for rule in _rules(elsewhere)
-        if not (warn and rule in OF_SITE)
+    return _refusals(request, elsewhere, noted=False) + feature_problems(request, elsewhere)
+
+
+def _refusals(request: Request, elsewhere: bool, noted: bool) -> list[str]:
+    """Return what rules refuse, or `noted`: what `cluster.check=warn` lets pass, with the source of facts about the site."""
+    warn, site = request.config.cluster.check == "warn", request.site
+    source = site.source or f"cluster.site of the preset {request.cluster}, which names no source"
+    way_out = "" if noted else "; cluster.check=warn submits the job anyway"
+    end = f" Source: {source}{f' ({site.checked})' if site.checked else ''}{way_out}."
+    here: tuple[Rule, ...] = () if elsewhere else local_rules.RULES
+    if local_rules.is_testbed():
+        here = tuple(rule for rule in here if rule not in local_rules.SITE_RULES)
+    return [
+        sentence + (end if rule in OF_SITE else "")
+        for rule in (*job_rules.RULES, *options.RULES, *here)
+        if (warn and rule in OF_SITE) == noted
         for sentence in rule(request)
     ]
-    return found + feature_problems(request, elsewhere)
 
 
 def feature_problems(request: Request, elsewhere: bool = False) -> list[str]:
@@ -49,28 +57,16 @@ def feature_problems(request: Request, elsewhere: bool = False) -> list[str]:
     return features.problems(request.config, *stages, members=len(request.job.members or (0,)))
 
 
-def _rules(elsewhere: bool) -> tuple[Rule, ...]:
-    here: tuple[Rule, ...] = () if elsewhere else local_rules.RULES
-    if local_rules.is_testbed():
-        here = tuple(rule for rule in here if rule not in local_rules.SITE_RULES)
-    return (*job_rules.RULES, *options.RULES, *here)
-
-
-def _with_source(sentence: str, request: Request, way_out: str = "") -> str:
-    """Add the source and the date of the facts about the site."""
-    site = request.site
-    source = site.source or f"cluster.site of the preset {request.cluster}, which names no source"
-    return f"{sentence} Source: {source}{f' ({site.checked})' if site.checked else ''}{way_out}."
-
-
 def notes(request: Request, elsewhere: bool = False) -> list[str]:
     """Return what a user may ignore: refusals turned off by `cluster.check=warn`, advice, notes."""
-    warn = request.config.cluster.check == "warn"
-    rules = [rule for rule in _rules(elsewhere) if warn and rule in OF_SITE]
-    refused = [_with_source(sentence, request) for rule in rules for sentence in rule(request)]
     advising = (*ADVICE, *(() if elsewhere else (local_rules.cpu_packages,)))
     advice = [sentence for rule in advising for sentence in rule(request)]
-    return [*refused, *advice, *target_notes(request.config), *request.site.notes]
+    return [
+        *_refusals(request, elsewhere, noted=True),
+        *advice,
+        *target_notes(request.config),
+        *request.site.notes,
+    ]
 
 
 def node_type(request: Request) -> Iterator[str]:

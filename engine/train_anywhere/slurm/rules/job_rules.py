@@ -1,5 +1,6 @@
 """The request that the rules check, and rules about the node and the limits of the site."""
 
+import json
 import os
 import re
 import shlex
@@ -11,7 +12,7 @@ from train_anywhere.config.checks.contradictions import batch_size_problem
 from train_anywhere.config.cluster import Site
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import listed
-from train_anywhere.files import ROOT
+from train_anywhere.files import OWN
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.script import clean_environment, units
 from train_anywhere.slurm.script.clean_environment import user_name
@@ -185,8 +186,9 @@ def comment(request: Request) -> Iterator[str]:
         own = "tensorflow" if request.config.framework == "keras" else "pytorch"
         typed = re.fullmatch(r"[\w.-]+", value or "", re.ASCII)
         example = example.replace("pytorch", typed[0] if typed else own)
-        script = shlex.quote(display_path(ROOT / "slurm" / "new_cluster.py"))
-        keep = f"python {script} {request.cluster} --local {shlex.quote(f'comment={example}')}"
+        own = shlex.quote(display_path(OWN / "local"))
+        line = shlex.quote(f"comment: {json.dumps(example)}")
+        keep = f"mkdir -p {own} && echo {line} >>{own}/{request.cluster}.yaml"
         override = f"cluster.comment={example}"
         if re.search(r"[=;<>]", example):  # quoted for the shell and for Hydra
             override = f"\"cluster.comment='{example}'\""

@@ -231,7 +231,7 @@ def packages(request: Request) -> Iterator[str]:
         return
     if missing := framework_problem(job.framework):
         yield missing
-    horovod = "horovod" in (job.strategy, job.launch.removesuffix("run"))
+    horovod = "horovod" in (job.layout.strategy, job.launch.removesuffix("run"))
     if horovod and (problem := horovod_problem(job.framework, mpi=job.launch == "mpirun")):
         several = [n for n, c in SUPPORTED[job.framework].items() if c.several_nodes and n != "horovod"]
         yield f"{problem} Without Horovod: strategy={'|'.join(several)} launch=auto."

@@ -132,9 +132,9 @@ def one_line(request: Request) -> Iterator[str]:
 def launch(request: Request) -> Iterator[str]:
     """Report a launch method that does not fit the strategy or the scheduler."""
     job = request.job
-    known, pbs = support(job.framework, job.strategy).launch, request.config.cluster.scheduler == "pbs"
+    known, pbs = support(job.framework, job.layout.strategy).launch, request.config.cluster.scheduler == "pbs"
     if job.world_size > 1 and job.launch not in known:  # any method can start one rank
-        yield f"launch={job.launch} can't start strategy={job.strategy} of {job.framework}; use launch={'|'.join(known)}."
+        yield f"launch={job.launch} can't start strategy={job.layout.strategy} of {job.framework}; use launch={'|'.join(known)}."
     if pbs and job.launch == "srun":
         yield "launch=srun needs Slurm, and this cluster has PBS; use launch=mpirun."
     if pbs and job.elastic:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from train_anywhere.distributed import programs
 from train_anywhere.errors import SchedulerError, SubmitError, listed
@@ -62,16 +62,31 @@ MAX_SILENCE_S = 3600.0
 
 
 @dataclass(frozen=True)
+class PendingJob:
+    """A waiting job, with the scheduler's reason and expected start as far as it gives them."""
+
+    reason: str = ""
+    start: str = ""
+
+    @property
+    def is_held(self) -> bool:
+        """True if the job waits for a release, such as JobHeldUser."""
+        return bool(re.search(r"JobHeld|\bheld\b", self.reason))
+
+
+@dataclass(frozen=True)
 class JobStates:
     """The known states of some jobs.
 
     Attributes:
         states: Slurm's name of the state, by job id; `12_3` is a member of an array.
         gap: why the state of the other jobs could not be looked up; empty if nothing failed.
+        waits: why jobs in the queue wait, by job id, if they do.
     """
 
     states: dict[str, str] = field(default_factory=dict)
     gap: str = ""
+    waits: dict[str, PendingJob] = field(default_factory=dict, compare=False)
 
     def select(self, job_ids: Sequence[str]) -> dict[str, str]:
         """Return the known states of `job_ids`, those of the members for an array."""
@@ -93,10 +108,14 @@ def query_queue(scheduler: str, job_ids: Sequence[str]) -> JobStates:
     if not job_ids:
         return JobStates()
     if scheduler == "pbs":
-        known = {job_id: query_pbs_fields(job_id).get("job_state") for job_id in job_ids}
-        return JobStates({i: PBS_STATES.get(state, "COMPLETED") for i, state in known.items() if state})
-    command = ["squeue", "--noheader", "--array", "--format=%i|%T", "--states=all", jobs_option(job_ids)]
-    return JobStates(_query_states(command))
+        known = {job_id: facts for job_id in job_ids if (facts := query_pbs_fields(job_id))}
+        states = {i: PBS_STATES.get(facts["job_state"], "COMPLETED") for i, facts in known.items()}
+        why = ("comment", "estimated.start_time")
+        return JobStates(
+            states, waits={i: PendingJob(*(facts.get(k, "") for k in why)) for i, facts in known.items()}
+        )
+    command = ["squeue", "--noheader", "--array", "--format=%i|%T|%r|%S", "--states=all"]
+    return _query_states([*command, jobs_option(job_ids)])
 
 
 def query_states(scheduler: str, job_ids: Sequence[str]) -> JobStates:
@@ -108,7 +127,7 @@ def query_states(scheduler: str, job_ids: Sequence[str]) -> JobStates:
     if scheduler == "pbs":
         return known
     look_ups: tuple[Callable[[Sequence[str]], dict[str, str]], ...] = (
-        lambda ids: _query_states([*SACCT, "--format=JobID,State", jobs_option(ids)]),
+        lambda ids: _query_states([*SACCT, "--format=JobID,State", jobs_option(ids)]).states,
         lambda ids: {job: state for job, [state] in query_job_fields(ids, "JobState").items()},
     )
     for look_up in look_ups:
@@ -117,10 +136,10 @@ def query_states(scheduler: str, job_ids: Sequence[str]) -> JobStates:
         try:
             # the queue does not know these jobs: one that the accounting lists as running is lost (a runaway job)
             ended = {i: s for i, s in look_up(missing).items() if s in ENDED}
-            known = JobStates({**ended, **known.states}, known.gap)
+            known = replace(known, states={**ended, **known.states})
         except SchedulerError as error:
-            known = JobStates(known.states, known.gap or str(error))
-    return known if known.missing(job_ids) else JobStates(known.states)
+            known = replace(known, gap=known.gap or str(error))
+    return known if known.missing(job_ids) else replace(known, gap="")
 
 
 def cancel(scheduler: str, job_ids: Sequence[str], patience: float = 0.0) -> dict[str, str]:
@@ -200,12 +219,14 @@ def query_pbs_fields(job_id: str) -> dict[str, str]:
     return facts
 
 
-def _query_states(command: Sequence[str]) -> dict[str, str]:
-    """Return the states that a command prints in rows such as 7_1|PENDING. Raises SchedulerError."""
-    found = {}
+def _query_states(command: Sequence[str]) -> JobStates:
+    """Return the states that a command prints in rows such as 7_1|PENDING|Priority|N/A. Raises SchedulerError."""
+    found = JobStates()
     for row in map(str.strip, programs.query(command, UNKNOWN[command[0]]).splitlines()):
-        if match := re.fullmatch(r"(\d[^|]*)\|([A-Z_]+)\b[^|]*", row):
-            found[match[1]] = match[2]
+        if match := re.fullmatch(r"(\d[^|]*)\|([A-Z_]+)\b[^|]*(?:\|([^|]*)\|([^|]*))?", row):
+            found.states[match[1]] = match[2]
+            why = ("" if word in (None, "N/A", "None", "(null)") else word for word in match.groups()[2:])
+            found.waits[match[1]] = PendingJob(*why)
         elif row and not row.startswith("CLUSTER:"):  # a heading that Slurm prints if SLURM_CLUSTERS is set
             raise SchedulerError(f"{command[0]} answered {row[:80]!a}, which is not a job and its state.")
     return found

@@ -31,7 +31,7 @@ class Job:
     Attributes:
         cluster: options that are passed on unchanged: account, partition, modules, ...
         node: the kind of node that the job will get, or None if the preset does not know it.
-        layout: the strategy, and the numbers of devices and of ranks on each node.
+        layout: the strategy, or how many processes a program of `src/run.py` has, and the numbers of devices and of ranks on each node.
         mem: memory per node in MiB, 0 for all of it, None for the scheduler's default.
         launch: one of `LAUNCHERS`.
         python: the interpreter of the ranks, as written in the script.
@@ -92,11 +92,6 @@ class Job:
     def cpus_per_node(self) -> int:
         """The number of CPUs on the node with the most ranks."""
         return max(self.ranks) * self.cpus_per_task * self.pack
-
-    @property
-    def strategy(self) -> str:
-        """The strategy, for display, or how many processes a program of `src/run.py` has."""
-        return self.layout.strategy
 
     @property
     def time(self) -> int | None:

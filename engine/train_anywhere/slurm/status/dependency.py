@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.errors import ConfigError, ProjectError, listed
+from train_anywhere.errors import ConfigError, ProjectError
 from train_anywhere.runs.folder import ATTEMPTS
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.scheduler import queue
@@ -32,12 +32,6 @@ class Dependency:
 
     path: str
     jobs: tuple[str, ...]
-
-    @property
-    def note(self) -> str:
-        """Message for the user who submits the job. Empty if it need not wait."""
-        what = display_path(Path(self.path))
-        return f"it starts when {what} is complete (job {listed(self.jobs)})." if self.jobs else ""
 
 
 def find_dependency(after: str | None, scheduler: str, results: Path) -> Dependency | None:

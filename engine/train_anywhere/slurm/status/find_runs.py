@@ -127,13 +127,11 @@ def find_folders(results: Path) -> list[Path]:
 def query_scheduler(runs: Sequence[RunEntry], wait: bool = False) -> tuple[list[RunEntry], queue.JobStates]:
     """Return the runs with all their jobs, and the states of these. Raises SchedulerError without an answer."""
     runs = with_unrecorded_jobs(runs, wait)
-    states: dict[str, str] = {}
-    gap = ""
+    known = queue.JobStates()
     for kind in sorted({r.scheduler for r in runs if r.scheduler}):
-        known = queue.query_states(kind, [i for r in runs if r.scheduler == kind for i in r.job_ids])
-        states |= known.states
-        gap = gap or known.gap
-    return runs, queue.JobStates(states, gap)
+        one = queue.query_states(kind, [i for r in runs if r.scheduler == kind for i in r.job_ids])
+        known = queue.JobStates(known.states | one.states, known.gap or one.gap, known.waits | one.waits)
+    return runs, known
 
 
 def with_unrecorded_jobs(runs: Sequence[RunEntry], wait: bool = False) -> list[RunEntry]:

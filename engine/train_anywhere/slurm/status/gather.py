@@ -17,12 +17,12 @@ from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.summary import display_path, is_program, resume_command, train_command
 from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.scheduler.client import QUEUE
-from train_anywhere.slurm.scheduler.queue import ENDED, JobStates
+from train_anywhere.slurm.scheduler.queue import ENDED, JobStates, PendingJob
 from train_anywhere.slurm.status import find_runs, job_end, local_runs
 from train_anywhere.slurm.status.best import best_so_far
 from train_anywhere.slurm.status.dependency import settle_state
 from train_anywhere.slurm.status.find_runs import RunEntry, jobs_command
-from train_anywhere.slurm.status.job_end import WAITING, JobEnd, PendingJob, query_pending
+from train_anywhere.slurm.status.job_end import WAITING, JobEnd
 
 OVER = {state.lower() for state in ENDED} | {"lost", "unknown", "nothing", "interrupted"}
 """States of a run that will not train again by itself; in all other states it may. "nothing": run.json has no state."""
@@ -164,24 +164,19 @@ def gather(found: Sequence[RunEntry], ended_too: bool = True, brief: bool = Fals
     by_job = [run for run in found if run.scheduler]
     queried = [run for run in by_job if ended_too or find_runs.recorded_state(run.folder) in continues]
     known: JobStates | None = None
-    waiting: dict[str, PendingJob] = {}
     ends: dict[str, JobEnd] = {}
     trouble, code = [], 0
     try:
         with_jobs, known = find_runs.query_scheduler(queried)
         newer = {run.folder.path: run for run in with_jobs}
         found = [newer.get(run.folder.path, run) for run in found]
-        for kind in {str(run.scheduler) for run in queried}:
-            jobs = [i for run in found if run.scheduler == kind for i in run.job_ids]
-            held_up = [i for i in jobs if known.select([i]).get(i, "").lower() in WAITING]
-            waiting |= query_pending(kind, held_up)
         ends = job_end.query_newest_ends(queried, known)
     except SchedulerError as error:
         trouble, code = [f"the states of jobs are not known: {error}"], error.exit_code
     reports = []
     for run in found:
         try:
-            reports.append(make_report(run, known, waiting, ends, len(found) == 1, brief))
+            reports.append(make_report(run, known, ends, len(found) == 1, brief))
         except ProjectError as error:
             path = run.folder.path
             reports.append(Report(run.folder.id, path, path.parent.name, trouble=str(error)))
@@ -196,14 +191,13 @@ def gather(found: Sequence[RunEntry], ended_too: bool = True, brief: bool = Fals
 def make_report(
     run: RunEntry,
     known: JobStates | None,
-    waiting: Mapping[str, PendingJob],
     ends: Mapping[str, JobEnd],
     in_full: bool = True,
     brief: bool = False,
 ) -> Report:
     """Return the report of one run. `in_full` reads all its files, `brief` only the small ones that `list` needs.
 
-    `known` is None if the scheduler does not answer; `waiting` and `ends` are by job id.
+    `known` is None if the scheduler does not answer; `ends` are by job id.
 
     Raises SubmitError, CheckpointError: jobs.txt or run.json is damaged.
     """
@@ -217,7 +211,8 @@ def make_report(
         where = f"job {' -> '.join([*run.job_ids, *'?'[: run.unclear or not run.job_ids]])} on {info.get('cluster')}"
     written = str(info.get("state", "nothing"))
     alive = (state or written) not in OVER
-    waits = next((waiting[i] for i in run.job_ids if i in waiting), None) if state in WAITING else None
+    held_up = [i for i in run.job_ids if known and known.states.get(i, "").lower() in WAITING]
+    waits = known.waits.get(held_up[0]) if known and held_up and state in WAITING else None
     end = None if alive or written in ("completed", "preempted") else ends.get(("", *run.job_ids)[-1])
     report = Report(
         id=run.folder.id,

@@ -130,42 +130,6 @@ def _advice(state: str, reason: str, exit_code: str) -> str:
     return f"the batch script ended with exit code {code} before it printed anything"
 
 
-@dataclass(frozen=True)
-class PendingJob:
-    """A waiting job, with the scheduler's reason and expected start as far as it gives them."""
-
-    reason: str = ""
-    start: str = ""
-
-    @property
-    def is_held(self) -> bool:
-        """True if the job waits for a release, such as JobHeldUser."""
-        return bool(re.search(r"JobHeld|\bheld\b", self.reason))
-
-
-def query_pending(scheduler: str, job_ids: Sequence[str]) -> dict[str, PendingJob]:
-    """Return the waiting jobs by id. Nothing if the scheduler does not answer."""
-    found = {}
-    with suppress(SchedulerError):  # the query of the states reports it
-        if scheduler == "slurm" and job_ids:
-            options = [
-                "--noheader",
-                "--array",
-                "--format=%i|%r|%S",
-                "--states=all",
-                queue.jobs_option(job_ids),
-            ]
-            for line in programs.query(["squeue", *options], queue.UNKNOWN["squeue"]).splitlines():
-                words = ["" if w in ("N/A", "None", "(null)") else w for w in line.strip().split("|")]
-                if len(words) == 3:
-                    found[words[0]] = PendingJob(*words[1:])
-        for job_id in job_ids if scheduler == "pbs" else ():
-            facts = queue.query_pbs_fields(job_id)
-            if queue.PBS_STATES.get(facts.get("job_state", "")) == "PENDING":
-                found[job_id] = PendingJob(facts.get("comment", ""), facts.get("estimated.start_time", ""))
-    return found
-
-
 def in_words(reason: str) -> str:
     """Return a reason with its meaning: `Priority: jobs with a higher priority are before it`."""
     code = re.split(r"[,( ]", reason.strip("()"), maxsplit=1)[0]

@@ -8,11 +8,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from train_anywhere.files.atomic import dumps
 from train_anywhere.files.terminal.fit import fit
 from train_anywhere.files.terminal.printable import one_line
+from train_anywhere.runs.facts import number
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status.gather import FAILED, Report, RunReports, differing_keys
 from train_anywhere.slurm.status.job_end import in_words
@@ -21,9 +22,10 @@ from train_anywhere.slurm.status.job_end import in_words
 def sample_line(content: Mapping[str, Any]) -> str:
     """Return a line such as `GPU 0 91%, 34 of 80 GiB; CPUs 45%`. Empty without values."""
     sample, facts = content.get("sample"), content.get("gpus")
-    known = {k: float(v) for k, v in sample.items() if _is_number(v)} if isinstance(sample, dict) else {}
+    values = {k: number(v) for k, v in sample.items()} if isinstance(sample, dict) else {}
+    known = {k: value for k, value in values.items() if value is not None}
     gpus = [g for g in facts if isinstance(g, dict)] if isinstance(facts, list) else []
-    sizes = {str(g.get("index")): g["memory_gib"] for g in gpus if _is_number(g.get("memory_gib"))}
+    sizes = {str(g.get("index")): number(g.get("memory_gib")) for g in gpus}
     uses = {n[1]: use for name, use in known.items() if (n := re.fullmatch(r"gpu(\w+)_use_percent", name))}
     parts = []
     for gpu, use in uses.items():
@@ -35,17 +37,11 @@ def sample_line(content: Mapping[str, Any]) -> str:
         parts = [f"{len(uses)} GPUs {mean:.0f}% on average, {least:.0f}% the least"]
     if "cpu_use_percent" in known:
         parts.append(f"CPUs {known['cpu_use_percent']:.0f}%")
-    every, age = (
-        content.get("every_seconds"),
-        content.get("age_seconds", time.time() - known.get("time", 0.0)),
-    )
-    if _is_number(every) and _is_number(age) and every and age > 3 * every + 5:  # overdue
+    every = number(content.get("every_seconds"))
+    age = number(content.get("age_seconds", time.time() - known.get("time", 0.0)))
+    if every and age is not None and age > 3 * every + 5:  # overdue
         parts.append(f"{age:.0f} s ago")
     return "; ".join(parts)
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 INDENT = 13

@@ -60,8 +60,10 @@ def submit(
         *rules.notes(request),
         *clean_environment.notes(script.read_text()),
         *code_snapshot.notes,
-        *([followed.note] if followed and followed.note else []),
     ]
+    if followed and followed.jobs:
+        what = display_path(Path(followed.path))
+        notes.append(f"it starts when {what} is complete (job {listed(followed.jobs)}).")
     print(format_submission(job_ids, job, [r.path for r in runs], f"{log}.out", notes), flush=True)
     if not request.config.wait:
         return [None] * len(runs)
@@ -130,7 +132,7 @@ def write_run(
     run.update(
         state="queued",
         framework=job.framework if job.command else member.config.framework,
-        strategy=job.strategy,
+        strategy=job.layout.strategy,
         launch=job.launch,
         cluster=job.cluster.name,
         nodes=job.nodes,
@@ -234,7 +236,7 @@ def format_job(job: Job) -> str:
         "memory": "the scheduler's default" if job.mem is None else memory,
         "time": "the scheduler's default" if job.time is None else limit,
         "framework": job.framework,
-        "strategy": job.strategy,
+        "strategy": job.layout.strategy,
         "ranks": job.world_size,
         "batch": f"{job.batch} in all, {job.batch / job.world_size:g} per rank"
         if job.batch
@@ -242,7 +244,7 @@ def format_job(job: Job) -> str:
     }
     if job.command:
         rows = {k: v for k, v in rows.items() if k not in ("framework", "strategy", "batch")}
-        rows["ranks"] = f"{rows['ranks']} (program.processes={job.strategy})"
+        rows["ranks"] = f"{rows['ranks']} (program.processes={job.layout.strategy})"
         rows["program"] = one_line(shlex.join(job.command))
     if job.container.name != "none":
         rows["container"] = f"{job.container.name} {job.container.image}"
