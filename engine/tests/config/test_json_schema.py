@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,6 +63,21 @@ FITS = [
 def test_what_is_refused_and_what_fits() -> None:
     assert [text for name, text in REFUSED if not check(name, yaml.safe_load(text))] == []
     assert [found for name, text in FITS if (found := check(name, yaml.safe_load(text)))] == []
+
+
+def numbers(node: Any) -> Iterator[dict[str, Any]]:
+    """Yield each number of a schema."""
+    if isinstance(node, dict) and node.get("type") in ("integer", "number"):
+        yield node
+    for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from numbers(inner)
+
+
+def test_every_number_has_a_range() -> None:
+    found = [*numbers(json_schema.make_schemas()["config"])]
+    assert (
+        len(found) > 50 and [one for one in found if not one.keys() & {"minimum", "exclusiveMinimum"}] == []
+    )
 
 
 def test_the_page_is_up_to_date() -> None:

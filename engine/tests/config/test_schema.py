@@ -1,8 +1,6 @@
 """Every choice and experiment composes. Contradictions are refused."""
 
-import dataclasses
-import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -10,7 +8,6 @@ import pytest
 
 from train_anywhere.config.command.compose import compose, list_groups
 from train_anywhere.config.keys import LIST_GROUPS, defaults, flatten
-from train_anywhere.config.limits import Items, Range
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
@@ -134,36 +131,3 @@ def test_a_number_out_of_range_does_not_silence_the_other_checks() -> None:
             lambda config: [f"data.batch_size={config.data.batch_size} is odd."],
         )
     assert [p.partition("=")[0] for p in caught.value.problems] == ["data.batch_size", "name"]
-
-
-def fields(cls: type, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every field below a dataclass of the schema, with its type."""
-    for name, hint in typing.get_type_hints(cls, include_extras=True).items():
-        yield from parts(hint, f"{path}.{name}")
-
-
-def parts(hint: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if dataclasses.is_dataclass(hint):
-        yield from fields(typing.cast(type, hint), path)
-    elif typing.get_origin(hint) is typing.Annotated and any(isinstance(m, Range) for m in hint.__metadata__):
-        return
-    elif typing.get_origin(hint) is typing.Annotated:
-        yield from parts(typing.get_args(hint)[0], path)
-    elif typing.get_origin(hint) is typing.Literal:
-        return
-    elif typing.get_args(hint):
-        for part in typing.get_args(hint):
-            yield from parts(part, path)
-    else:
-        yield path, hint
-
-
-def test_every_number_of_the_schema_has_a_range() -> None:
-    assert {path for path, kind in fields(Config) if kind in (int, float)} == set()
-    assert len(list(fields(Config))) > 50
-
-    @dataclasses.dataclass
-    class Forgotten:
-        rates: typing.Annotated[list[float], Items()] | None
-
-    assert [path for path, kind in fields(Forgotten) if kind in (int, float)] == [".rates"]

@@ -26,7 +26,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from train_anywhere.commands.elsewhere import here_or_there
 from train_anywhere.config.checks.program import is_file
-from train_anywhere.config.command.command_line import split_flags
+from train_anywhere.config.command.command_line import SEARCH_OPTIONS, split_flags
 from train_anywhere.config.command.compose import compose, install_choice_loader, quote_value
 from train_anywhere.config.keys import flatten
 from train_anywhere.config.schema import Config
@@ -35,7 +35,6 @@ from train_anywhere.files import ROOT
 from train_anywhere.files.root import find_top, refuse_deleted_folder, resolve_as_typed
 from train_anywhere.launch.command import HELP, run_command
 from train_anywhere.launch.exits import leave
-from train_anywhere.plugins import SEARCH_OPTIONS
 from train_anywhere.plugins.launchers import print_sweep
 from train_anywhere.plugins.optuna import refuse_without_optuna
 from train_anywhere.plugins.product import list_members

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from train_anywhere.config.keys import OpenSection, key
-from train_anywhere.config.limits import Epochs, Items, Pattern, Probability, Range
+from train_anywhere.config.limits import Epochs, Items, Probability, Range, is_pattern
 
 BatchSize = Annotated[int, Range(at_least=1, at_most=2**24)]
 Workers = Annotated[int, Range(at_least=0, at_most=256)]
@@ -34,7 +34,7 @@ class ParameterGroup:
         weight_decay: their weight decay; null: that of the optimizer.
     """
 
-    match: Annotated[str, Pattern()]
+    match: Annotated[str, is_pattern]
     lr: LearningRate | None = None
     weight_decay: WeightDecay | None = None
 

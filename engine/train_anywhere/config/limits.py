@@ -29,25 +29,19 @@ class Range:
 
     def __call__(self, value: float) -> tuple[float, str]:
         """Return the value and "", or an allowed value and the problem."""
-        words = self.problem(value)
+        least, most = self.at_least, self.at_most
+        broken = {
+            "must be a finite number": isinstance(value, float) and not math.isfinite(value),
+            f"must be at least {least}" if least else "must not be negative": least is not None
+            and value < least,
+            f"must be above {self.above}": self.above is not None and value <= self.above,
+            f"must be at most {most}": most is not None and value > most,
+            f"must be below {self.below}": self.below is not None and value >= self.below,
+        }
+        words = next((words for words, is_broken in broken.items() if is_broken), "")
         if not words:
             return value, ""
-        stands_in = 1 if self.at_least is None else self.at_least
-        return type(value)(stands_in), words + (f"; {self.hint}" if self.hint else "")
-
-    def problem(self, value: float) -> str:
-        """Return which bound the value violates, or ""."""
-        if isinstance(value, float) and not math.isfinite(value):
-            return "must be a finite number"
-        if self.at_least is not None and value < self.at_least:
-            return f"must be at least {self.at_least}" if self.at_least else "must not be negative"
-        if self.above is not None and value <= self.above:
-            return f"must be above {self.above}"
-        if self.at_most is not None and value > self.at_most:
-            return f"must be at most {self.at_most}"
-        if self.below is not None and value >= self.below:
-            return f"must be below {self.below}"
-        return ""
+        return type(value)(1 if least is None else least), words + (f"; {self.hint}" if self.hint else "")
 
 
 @dataclass(frozen=True)
@@ -94,17 +88,13 @@ class Span:
         return value, ""
 
 
-@dataclass(frozen=True)
-class Pattern:
-    """A regular expression."""
-
-    def __call__(self, value: str) -> tuple[str, str]:
-        """Return the expression and "", or one that matches everything and the problem."""
-        try:
-            re.compile(value)
-        except re.error as error:
-            return ".*", f"is not a regular expression ({error}); use one such as backbone.*"
-        return value, ""
+def is_pattern(value: str) -> tuple[str, str]:
+    """Return a regular expression and "", or one that matches everything and the problem."""
+    try:
+        re.compile(value)
+    except re.error as error:
+        return ".*", f"is not a regular expression ({error}); use one such as backbone.*"
+    return value, ""
 
 
 @dataclass(frozen=True)

@@ -7,25 +7,15 @@ product    all combinations of values; unlike Hydra's sweeper it writes no file 
 Hydra imports all plugins at each start, so these modules import only Hydra at the top.
 """
 
-from typing import Any
-
 from hydra.core.config_store import ConfigStore
 
 __all__ = ["launchers", "optuna", "product", "register"]
 
-SEARCH_OPTIONS: dict[str, Any] = {
-    "n_trials": 20,
-    "n_jobs": 1,
-    "study_name": None,
-    "sampler": "tpe",
-    "pruner": "none",
-    "params": {},
-}
-"""The keys of `hydra/sweeper=optuna`, with their defaults."""
-
 
 def register(module: str) -> None:
     """Register the subclasses in `module` with Hydra."""
+    from train_anywhere.config.command.command_line import SEARCH_OPTIONS
+
     store = ConfigStore.instance().store
     store(group="hydra/launcher", name="slurm", node={"_target_": f"{module}.SlurmLauncher"})
     store(group="hydra/launcher", name="here", node={"_target_": f"{module}.HereLauncher"})

@@ -1,7 +1,7 @@
 """Prepare the command line for Hydra: flags and overrides in any order."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
@@ -16,8 +16,15 @@ from train_anywhere.errors import ConfigError
 SEARCH = "hydra/sweeper=optuna"
 """The sweeper that proposes members by results, and accepts intervals."""
 
-SEARCH_KEYS = ("n_trials", "n_jobs", "study_name", "sampler", "pruner", "params")
-"""Keys of the sweeper, as `train_anywhere.plugins.register` passes them to Hydra."""
+SEARCH_OPTIONS: Mapping[str, Any] = {
+    "n_trials": 20,
+    "n_jobs": 1,
+    "study_name": None,
+    "sampler": "tpe",
+    "pruner": "none",
+    "params": {},
+}
+"""The keys of `hydra/sweeper=optuna`, with their defaults."""
 
 
 class CommandLine(NamedTuple):
@@ -140,8 +147,8 @@ def _override_problems(overrides: Sequence[str], sweep: bool) -> Iterator[str]:
     for key in (key.removeprefix(head) for key in given if key.startswith(head)):
         if not others:
             yield f"'{head}{key}' is a key of {SEARCH}; add that, and -m."
-        elif searches and key not in SEARCH_KEYS and not key.startswith("params."):
+        elif searches and key not in SEARCH_OPTIONS and not key.startswith("params."):
             yield (
-                f"'{head}{key}' is not a key of {SEARCH}, which has {', '.join(SEARCH_KEYS)}; set the metric with checkpoint.monitor "
+                f"'{head}{key}' is not a key of {SEARCH}, which has {', '.join(SEARCH_OPTIONS)}; set the metric with checkpoint.monitor "
                 "and checkpoint.mode."
             )

@@ -161,11 +161,7 @@ def _make_optional(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
 
 
 def _has_metaclass_call(mro: Mro) -> bool:
-    """Return whether a metaclass may handle a call before the constructor."""
-    for base in (base for base in mro if isinstance(base, SourceClass)):
-        for value in (keyword.value for keyword in base.node.keywords if keyword.arg == "metaclass"):
-            if names.imported_name(base.module, value) != "abc.ABCMeta":
-                meta = names.resolve(base.module, value)
-                if not isinstance(meta, SourceClass) or names.find_attribute(meta, "__call__") is not None:
-                    return True
-    return False
+    """Return whether a metaclass, which is not that of `abc.ABC`, may handle a call before the constructor."""
+    classes = [base for base in mro if isinstance(base, SourceClass)]
+    found = [(base.module, k.value) for base in classes for k in base.node.keywords if k.arg == "metaclass"]
+    return any(names.imported_name(*one) != "abc.ABCMeta" for one in found)
