@@ -1,6 +1,6 @@
 """Sweeper that lets Optuna propose each member by the results of other ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -44,11 +44,8 @@ class OptunaSweeper(ComposedSweeper):
 
         words = replace_current_cluster(launcher, [*(f"{k}={v}" for k, v in self.params.items()), *arguments])
         overrides = OverridesParser.create(self.context.config_loader).parse_overrides([*words])
-
-        def compose(member: Sequence[str]) -> dict[str, Any]:
-            return launcher.compose_members([member])[0]
-
-        search(overrides, self.options, compose, CHECKS, submits=isinstance(launcher, SlurmLauncher))
+        submits = isinstance(launcher, SlurmLauncher)
+        search(overrides, self.options, lambda words: launcher.compose_members([words])[0], CHECKS, submits)
 
 
 def refuse_without_optuna() -> None:
