@@ -67,7 +67,6 @@ def test_horovod_cross_rank_counts_nodes_that_have_the_local_rank(
     )  # fmt: skip
     variables = horovod_environment(t)
     assert (variables["HOROVOD_CROSS_RANK"], variables["HOROVOD_CROSS_SIZE"]) == cross
-    assert variables["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "127.0.0.1"
 
 
 def test_horovod_of_even_nodes_needs_no_list_of_hosts():
@@ -78,7 +77,3 @@ def test_horovod_of_even_nodes_needs_no_list_of_hosts():
 def test_horovod_of_uneven_nodes_does():
     with pytest.raises(TopologyError, match="TRAIN_HOSTS"):
         horovod_environment(Topology(rank=2, node_rank=1, world_size=3, nodes=2))
-
-
-def test_horovod_of_a_single_rank_has_no_rendezvous():
-    assert not any("RENDEZVOUS" in name for name in horovod_environment(Topology()))
