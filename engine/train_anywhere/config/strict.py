@@ -172,9 +172,9 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:60]}..."
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def nearest(word: str, known: Iterable[str], similarity: float = 0.6) -> str | None:
     """Return the string in `known` that `word` is most likely a misspelling of, or None."""
-    return next(iter(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)), None)
+    return next(iter(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=similarity)), None)
 
 
 def did_you_mean(word: str, known: Iterable[str], within: str = "") -> str:

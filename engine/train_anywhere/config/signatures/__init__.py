@@ -12,7 +12,6 @@ A target whose source can't be read is reported as unreadable and never guessed,
 
 import ast
 import builtins
-import difflib
 import functools
 import keyword
 import sys
@@ -50,9 +49,9 @@ def read(dotted: str, root: Path = ROOT) -> Definition:
     try:
         module = modules.find(parts[0])
         if module is None:
-            near = difflib.get_close_matches(parts[0], [*modules.top_names()], n=1, cutoff=TYPING_ERROR)
+            near = nearest(parts[0], modules.top_names(), TYPING_ERROR)
             own = f"; a file of your own must be below the project or on PYTHONPATH; another package: pip install {parts[0]}."
-            instead = f". Did you mean {near[0]!r}?" if near else own
+            instead = f". Did you mean {near!r}?" if near else own
             raise TargetError(
                 f"package {parts[0]!r} is not found in this project or its environment{instead}"
             )
