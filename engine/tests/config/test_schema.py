@@ -38,20 +38,6 @@ def test_every_choice_composes(make_config: Make) -> None:
     assert wrong == []
 
 
-def test_every_strategy_composes_with_a_framework(make_config: Make) -> None:
-    never = []
-    for name in list_groups()["strategy"]:
-        made = []
-        for framework in ("lightning", "keras"):
-            try:
-                made.append(make_config(f"strategy={name}", f"framework={framework}").strategy.name)
-            except ConfigError as error:
-                assert f"does not work with framework={framework}; use strategy=auto|single" in str(error)
-        if set(made) != {name}:
-            never.append(name)
-    assert never == []
-
-
 def test_all_contradictions_at_once() -> None:
     found = refused("data.batch_size=0", "optimizer.lr=-1", "checkpoint.monitor=val/accuracy", "name=a/b")
     assert sorted(p.partition("=")[0] for p in found) == [
