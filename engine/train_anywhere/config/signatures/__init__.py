@@ -138,16 +138,14 @@ def _make_definition(thing: Thing, dotted: str) -> Definition:
         not isinstance(thing, SourcePlace)
         or set(decorator_names(thing.node.decorator_list)) & PROPERTY_DECORATORS
     ):
-        file = thing.module.file if isinstance(thing, SourcePlace) else None
-        return Definition(dotted, "unreadable", file)
-    file, line = thing.module.file, thing.node.lineno
+        return Definition(dotted, "unreadable")
     if isinstance(thing, SourceClass):
         bases = [b if isinstance(b, str) else b.name for b in names.mro(thing)[1:]]
         own, signature = literal_attributes(thing), constructor_signature(thing)
-        return Definition(thing.name, "class", file, line, *signature, tuple(bases), own)
+        return Definition(thing.name, "class", *signature, tuple(bases), own)
     decorators = decorator_names(thing.node.decorator_list)
     bound = "classmethod" in decorators and "staticmethod" not in decorators
-    return Definition(thing.name, "function", file, line, *read_signature(thing.module, thing.node, bound))
+    return Definition(thing.name, "function", *read_signature(thing.module, thing.node, bound))
 
 
 def _public_names(thing: Thing) -> list[str]:

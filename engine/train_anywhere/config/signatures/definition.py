@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 Framework = Literal["lightning", "keras"]
@@ -56,7 +55,6 @@ class Definition:
 
     Args:
         name: dotted name of its definition, not of a re-export.
-        line: line number of `class` or `def`, from 1; 0 if unknown.
         kind: "unreadable" if it exists, or may exist, but only an import would show its signature.
         parameters: parameters of a call, in order, without `self` and `cls`.
         takes_any: whether it accepts, or may accept, other names than `parameters`.
@@ -66,8 +64,6 @@ class Definition:
 
     name: str
     kind: Literal["class", "function", "unreadable"]
-    file: Path | None = None
-    line: int = 0
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     takes_any: bool = True
     bases: tuple[str, ...] = ()
