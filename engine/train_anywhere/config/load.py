@@ -42,9 +42,6 @@ VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,([^{}]*))?\}")
 UNSET = re.compile(r"\$\{(unset|own_default):")
 """A value that stands for the default of a key."""
 
-REQUIRED = ("cluster", "data", "dry_run", "paths", "resume", "trust", "wait")
-"""Keys that are read before the schema checks that they exist."""
-
 SAVED = ("cluster", "container", "name")
 """Keys whose values are written into the batch script (two sections) or name the run folder; they can't refer to a variable."""
 
@@ -126,7 +123,9 @@ def to_plain_tree(config: Any) -> dict[str, Any]:
     for group in SINGLE_GROUPS:
         if isinstance(tree.get(group), dict) and (passed := _passed(tree, group, config[group])):
             tree[group][PASSED] = passed
-    problems = [f"'{key}' is missing; a run needs it." for key in REQUIRED if key not in tree]
+    # keys that are read before the schema checks that they exist
+    needed = ("cluster", "data", "dry_run", "paths", "resume", "trust", "wait")
+    problems = [f"'{key}' is missing; a run needs it." for key in needed if key not in tree]
     if problems:
         raise ConfigError(*problems)
     tree["paths"] = _fill(tree["paths"], "paths", problems)

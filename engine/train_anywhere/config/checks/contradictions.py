@@ -14,9 +14,6 @@ from train_anywhere.errors import DataError
 
 OFF = "or trainer.sync_batchnorm=false"
 
-FOR_GPUS = {"compression": ("bf16", "fp16"), "process_group_backend": ("nccl", "gloo")}
-"""Keys of `strategy`, each with a value that works between GPUs only and one that works on CPUs."""
-
 Check = Callable[[Config], list[str]]
 """A check of a configuration. It returns one sentence for each problem."""
 
@@ -244,8 +241,8 @@ def machine_problems(config: Config, gpus: Callable[[], int], ranks: int) -> Ite
             problem = str(error)
         if problem:
             yield f"checkpoint.local={location}: {problem}; use checkpoint.local=auto or another folder."
-    for key, (value, instead) in FOR_GPUS.items() if on_cpu else ():
-        if getattr(config.strategy, key, None) == value:
+    for key, value, instead in (("compression", "bf16", "fp16"), ("process_group_backend", "nccl", "gloo")):
+        if on_cpu and getattr(config.strategy, key, None) == value:
             yield f"strategy.{key}={value} needs GPUs, and this run computes on the CPU; use strategy.{key}={instead}."
     if on_cpu and config.framework == "lightning" and ranks > 1 and t.sync_batchnorm:
         yield needs_gpus_problem("this run computes on the CPU")

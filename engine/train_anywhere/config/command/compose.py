@@ -39,9 +39,6 @@ BUNDLED = Path(__file__).parents[1] / "presets"
 PROGRAM_FOLDERS = [WORK]
 """Without a project: folders whose conf/cluster/ may have presets."""
 
-CHOICE_GROUPS = (*SINGLE_GROUPS, "strategy", "container")
-"""Groups whose choices have a class with the defaults of their keys."""
-
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
     """Return the composed configuration as a plain tree, outside of a Hydra application.
@@ -154,7 +151,7 @@ def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult"
     elif TARGET in tree and group in SINGLE_GROUPS:
         known = {} if inherits else read_mapping(CONFIGS / group / f"{CUSTOM}.yaml")
         tree = {**_unset(known), **_unset({"name": choice}), **tree}
-    if group in CHOICE_GROUPS and not inherits:
+    if group in (*SINGLE_GROUPS, "strategy", "container") and not inherits:
         cls = section_class(field_types(Config)[group], tree)
         tree = {**tree, **(defaults(cls) if cls else {}), **tree}
     found.config = OmegaConf.create(tree)
