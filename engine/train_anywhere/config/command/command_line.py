@@ -1,7 +1,7 @@
 """Prepare the command line for Hydra: flags and overrides in any order."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
@@ -16,7 +16,7 @@ from train_anywhere.errors import ConfigError
 SEARCH = "hydra/sweeper=optuna"
 """The sweeper that proposes members by results, and accepts intervals."""
 
-SEARCH_OPTIONS: Mapping[str, Any] = {
+SEARCH_OPTIONS: dict[str, Any] = {
     "n_trials": 20,
     "n_jobs": 1,
     "study_name": None,
