@@ -3,9 +3,6 @@
 import json
 import subprocess
 import sys
-from typing import Any
-
-import pytest
 
 from train_anywhere.files import ROOT
 
@@ -19,12 +16,7 @@ from train_anywhere.config.command.compose import CONFIGS, install_choice_loader
 from train_anywhere.config.load import to_plain_tree
 from train_anywhere.plugins.launchers import SlurmLauncher
 
-install_choice_loader()
-members = json.loads(sys.argv[1])
-with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-    loader = GlobalHydra.instance().config_loader()
-    master = loader.load_configuration("train", [], RunMode.MULTIRUN)
-    alone = [to_plain_tree(loader.load_sweep_config(master, member)) for member in members]
+def compare(members):
     calls = []
     def load(config, words):
         calls.append(words)
@@ -32,37 +24,38 @@ with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
     launcher = SlurmLauncher()
     launcher.setup(hydra_context=SimpleNamespace(config_loader=SimpleNamespace(load_sweep_config=load)), task_function=None, config=master)
     composed = launcher.compose_members(members)
-print(json.dumps([composed == alone, len(calls)]))
+    return composed == [to_plain_tree(loader.load_sweep_config(master, member)) for member in members], len(calls)
+
+install_choice_loader()
+with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+    loader = GlobalHydra.instance().config_loader()
+    master = loader.load_configuration("train", [], RunMode.MULTIRUN)
+    print(json.dumps([compare(members) for members in json.loads(sys.argv[1])]))
 """
 
 
-@pytest.mark.parametrize(
-    ("members", "compositions"),
-    [
-        ([["seed=1"], ["seed=2"], ["seed=3"]], 1),
-        ([["seed=1", "name=a"], ["seed=1", "name='b c'"], ["seed=2", "name=null"]], 1),
-        ([["cluster.modules=[a,b]"], ["cluster.modules=[c]"], ["cluster.modules=[]"]], 1),
-        ([["model=cnn", "seed=1"], ["model=mlp", "seed=1"], ["model=mlp", "seed=2"]], 2),
-        ([["trainer={max_epochs: 3}"], ["trainer={max_steps: 4}"]], 2),
-        ([[f"trainer.early_stopping.patience={n}", "trainer={max_epochs: 3}"] for n in (1, 2)], 2),
-        ([["seed=1", "seed=5"], ["seed=2", "seed=5"]], 2),
-        ([["+features.a.x=1"], ["+features.a.x=2"]], 2),
-        ([["seed=1"], ["trainer.max_epochs=2"], ["seed=1", "trainer.max_epochs=2"]], 3),
-        ([["cluster=slurm", "cluster.time=10"], ["cluster=slurm", "cluster.time=20"], ["cluster=neuron", "cluster.time=20"]], 2),
-        ([["paths.results=${oc.env:HOME}/a"], ["paths.results=${oc.env:HOME}/b"]], 1),
-        ([["data=imagefolder", "data.dir=/a"], ["data=imagefolder", "data.dir=/b"]], 1),
-        ([["model=cnn", "model.dropout=0.1"], ["model=cnn", "model.dropout=0.2"]], 1),
-    ],
-)  # fmt: skip
-def test_members_are_those_of_hydra(members: list[list[str]], compositions: int) -> None:
-    arguments = [sys.executable, "-c", PROGRAM, json.dumps(members)]
-    done = subprocess.run(
-        arguments,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT / "engine"), "HOME": "/home/x"},
-    )
+CASES: list[tuple[list[list[str]], int]] = [
+    ([["seed=1"], ["seed=2"], ["seed=3"]], 1),
+    ([["seed=1", "name=a"], ["seed=1", "name='b c'"], ["seed=2", "name=null"]], 1),
+    ([["cluster.modules=[a,b]"], ["cluster.modules=[c]"], ["cluster.modules=[]"]], 1),
+    ([["model=cnn", "seed=1"], ["model=mlp", "seed=1"], ["model=mlp", "seed=2"]], 2),
+    ([["trainer={max_epochs: 3}"], ["trainer={max_steps: 4}"]], 2),
+    ([[f"trainer.early_stopping.patience={n}", "trainer={max_epochs: 3}"] for n in (1, 2)], 2),
+    ([["seed=1", "seed=5"], ["seed=2", "seed=5"]], 2),
+    ([["+features.a.x=1"], ["+features.a.x=2"]], 2),
+    ([["seed=1"], ["trainer.max_epochs=2"], ["seed=1", "trainer.max_epochs=2"]], 3),
+    ([["cluster=slurm", "cluster.time=10"], ["cluster=slurm", "cluster.time=20"], ["cluster=neuron", "cluster.time=20"]], 2),
+    ([["paths.results=${oc.env:HOME}/a"], ["paths.results=${oc.env:HOME}/b"]], 1),
+    ([["data=imagefolder", "data.dir=/a"], ["data=imagefolder", "data.dir=/b"]], 1),
+    ([["model=cnn", "model.dropout=0.1"], ["model=cnn", "model.dropout=0.2"]], 1),
+]  # fmt: skip
+"""Members of a sweep, and the number of compositions that they take."""
+
+
+def test_members_are_those_of_hydra() -> None:
+    arguments = [sys.executable, "-c", PROGRAM, json.dumps([members for members, _ in CASES])]
+    environ = {"PYTHONPATH": str(ROOT / "engine"), "HOME": "/home/x"}
+    done = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, env=environ)
     assert done.returncode == 0, done.stderr
-    found: Any = json.loads(done.stdout)
-    assert found == [True, compositions]
+    found = zip(CASES, json.loads(done.stdout), strict=True)
+    assert [(members, answer) for (members, count), answer in found if answer != [True, count]] == []
