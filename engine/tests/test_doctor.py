@@ -33,12 +33,6 @@ def test_what_the_site_rejects_is_told_and_nothing_is_submitted(tmp_path: Path) 
     assert not (tmp_path / "results").exists()
 
 
-def test_a_request_that_makes_no_sense() -> None:
-    done = doctor("strateg=ddp")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Did you mean 'strategy'?" in done.stderr
-
-
 @pytest.mark.parametrize(
     "state, reports, says",
     [

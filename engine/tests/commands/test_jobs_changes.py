@@ -96,21 +96,6 @@ def test_a_queue_that_can_not_be_asked_is_not_an_empty_one(verbs, monkeypatch, f
     assert (folder / "run.json").read_bytes() == before and not verbs.asked.exists()
 
 
-@pytest.mark.parametrize("mode, reason", [(0o644, "Permission denied"), (0o755, "Exec format error")])
-def test_a_client_that_can_not_be_started(verbs, monkeypatch, mode, reason):
-    verbs.make("20260101-000000-aaaa", "7", state="running")
-    (verbs.bin / "squeue").write_bytes(b"\x7fELF no program")
-    (verbs.bin / "squeue").chmod(mode)
-    monkeypatch.setenv("PATH", str(verbs.bin))
-    assert f"squeue can't be started: {reason}." in verbs.refused("cancel")
-
-
-def test_no_scheduler_here(verbs: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
-    verbs.make("20260101-000000-aaaa", "7", state="running")
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert "squeue is not on this machine: run this on a login node" in verbs.refused("status")
-
-
 def test_an_accounting_that_can_not_be_asked_leaves_the_end_unknown(verbs: Verbs) -> None:
     verbs.make("20260101-000000-aaaa", "7", state="running", step=3, epoch=0)
     verbs.client("sacct", "echo Connection refused >&2; exit 1")
@@ -148,14 +133,6 @@ def test_of_several_runs_each_is_told(verbs: Verbs) -> None:
     out, err = verbs.run("cancel", name, code=2)
     assert out.splitlines() == [f"{name}-0: cancelled job 7_0.", f"{name}-2 has no queued or running job."]
     assert "has 'seven' in it, which is not a job id: correct or delete that line." in err
-
-
-def test_a_refused_resubmission_leaves_the_run_as_it_was(verbs: Verbs) -> None:
-    folder = verbs.make("20260101-000000-aaaa", "7", state="failed")
-    before = {p.name: p.read_bytes() for p in folder.iterdir()}
-    verbs.client("sbatch", "echo sbatch: error: QOS limit >&2; exit 1")
-    assert "sbatch refused the job: sbatch: error: QOS limit" in verbs.refused("resubmit")
-    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
 
 
 def test_a_renamed_run_folder(verbs: Verbs) -> None:

@@ -25,19 +25,6 @@ def test_a_run_is_found_by_what_is_at_hand(verbs: Verbs, name: str | None) -> No
     assert "test/acc 0.5000" in said
 
 
-def test_a_run_that_ran_here(verbs: Verbs) -> None:
-    verbs.make(script=False, state="completed", epoch=2, step=30)
-    said, _ = verbs.run("status")
-    assert said.startswith("20260101-000000-aaaa  completed  on this machine  epoch 2, step 30\n")
-    refused = {
-        "logs": "ran on this machine: what it printed went to its terminal, and no log was written.",
-        "cancel": "ran on this machine and is completed: there is nothing to cancel.",
-        "resubmit": "ran on this machine; resume it with `",
-    }
-    for verb, sentence in refused.items():
-        assert f"20260101-000000-aaaa {sentence}" in verbs.refused(verb)
-
-
 STATES = [
     ("7|PENDING\n", "queued", "pending"), ("7|RUNNING\n", "queued", "running"), ("7|COMPLETED\n", "completed", "completed"),
     ("7|FAILED\n", "failed", "failed"), ("7|TIMEOUT\n", "running", "timeout"), ("7|NODE_FAIL\n", "running", "node_fail"),
@@ -80,13 +67,6 @@ def test_results_that_are_no_folder(verbs: Verbs, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for verb in ("list", "best"):
         assert f"there is no run in {tmp_path}/empty yet" in verbs.refused(verb, results=tmp_path / "empty")
-
-
-@pytest.mark.parametrize("name", ["", "**", "[", "..", "7" * 5000, "a/../../b", "~nobody/x", "nothing"])
-def test_names_that_mean_nothing(verbs: Verbs, name: str) -> None:
-    verbs.make("20260101-000000-aaaa", "7")
-    said = verbs.refused("status", name)
-    assert said.startswith("error: ") and (name != "nothing" or "no run is called 'nothing'" in said)
 
 
 def test_logs_of_bytes_and_of_a_log_that_goes_away(verbs: Verbs) -> None:

@@ -247,6 +247,9 @@ def test_what_pbs_can_not_be_told(make_config: MakeConfig) -> None:
         make_job(asked, "/run", "/run/code")
     named = [p.partition(":")[0].partition("=")[0] for p in caught.value.problems]
     assert named == ["cluster.begin", "cluster.exclusive", "cluster.nice"]
+    for key in ("mem", "mem_per_cpu", "time"):
+        with pytest.raises(ConfigError, match=f"cluster.{key}=0 has a meaning for Slurm only"):
+            make_job(make_config("cluster=pbs", f"cluster.{key}=0"), "/run", "/run/code")
 
 
 HOURS: list[tuple[str, int | None, float | None]] = [

@@ -13,7 +13,7 @@ import pytest
 
 from engine.tests.slurm.fakes import Fakes
 from train_anywhere.distributed import programs
-from train_anywhere.errors import ProjectError, SchedulerError, SubmitError, UnclearError
+from train_anywhere.errors import ProjectError, SubmitError, UnclearError
 from train_anywhere.files import ROOT
 from train_anywhere.runs.reopen.trust import refuse_foreign_script
 from train_anywhere.slurm.scheduler.client import submit_script
@@ -124,21 +124,6 @@ def test_a_lost_job_of_pbs_is_looked_for_by_the_user(fakes: Fakes) -> None:
     assert len(fakes.asked("qsub")) == 1
 
 
-@pytest.mark.parametrize(
-    ("mode", "text", "reason"),
-    [(0o644, "", "Permission denied"), (0o755, "#!/no/interpreter\n", "No such file or directory")],
-)
-@pytest.mark.quick("420--Permission denied")
-def test_an_sbatch_that_can_not_be_started(
-    fakes: Fakes, monkeypatch: pytest.MonkeyPatch, mode: int, text: str, reason: str
-) -> None:
-    (fakes.folder / "sbatch").write_text(text)
-    (fakes.folder / "sbatch").chmod(mode)
-    monkeypatch.setenv("PATH", str(fakes.folder))
-    assert reason in refused(fakes, SchedulerError)
-    assert list(fakes.results.glob("*/*")) == []
-
-
 def files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
@@ -152,16 +137,6 @@ def ended(fakes: Fakes) -> Path:
     return fakes.runs()[0]
 
 
-def test_a_refused_resume_leaves_the_run_as_it_was(fakes: Fakes, ended: Path) -> None:
-    before = files(ended)
-    fakes("sbatch", "echo sbatch: error: Invalid account >&2; exit 1")
-    said = refused(fakes, SubmitError, f"resume={ended}", "trainer.max_epochs=5")
-    assert said == "sbatch refused the job: sbatch: error: Invalid account"
-    assert files(ended) == before
-    assert not (ended / "code-2").exists()
-    assert (fakes.results / "latest").resolve() == ended
-
-
 def test_a_resume_whose_chain_breaks_leaves_the_run_as_it_was(fakes: Fakes, ended: Path) -> None:
     before = files(ended)
     fakes.chain("exit 1", good=2)
@@ -169,18 +144,6 @@ def test_a_resume_whose_chain_breaks_leaves_the_run_as_it_was(fakes: Fakes, ende
         fakes, SubmitError, f"resume={ended}", "cluster.chain=2"
     )
     assert files(ended) == before
-
-
-@pytest.mark.parametrize("script", [DOWN, "echo 4001"])
-@pytest.mark.quick("echo Unable to contact slurm controller >&2; exit 1")
-def test_a_resume_is_refused_while_the_queue_can_not_be_asked(fakes: Fakes, ended: Path, script: str) -> None:
-    before = files(ended)
-    fakes("squeue", script)
-    said = refused(fakes, SchedulerError, f"resume={ended}")
-    assert said.startswith("whether a job of this run is queued is not known: squeue ")
-    assert said.endswith("Nothing was submitted.")
-    assert files(ended) == before
-    assert len(fakes.asked("sbatch")) == 1
 
 
 def test_variables_of_squeue_do_not_hide_jobs(

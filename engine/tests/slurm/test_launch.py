@@ -92,31 +92,6 @@ def test_what_comes_next_works_as_printed_from_another_folder(
     assert (again.returncode, len(waiting)) == (0, len(runs(results)))
 
 
-@pytest.mark.parametrize(
-    ("command", "reasons"),
-    [
-        (["cluster=trillium", "trainer.devices=3"], ["1 or 4 GPUs", "$SCRATCH"]),
-        (["cluster=neuron"], ["field=nlp;appl=pytorch", "/scratch/"]),
-        (
-            ["cluster=ibex", "strategy=ddp", "trainer.devices=8", "cluster.cpus_per_task=6", "cluster.mem_per_gpu=90G"],
-            ["48 CPUs", "720G of memory"],
-        ),
-        (["cluster=slurm", "seed=-1", "cluster.time=soon", "cluster.mem=much"], ["seed", "is not a time limit", "not an amount of memory"]),
-    ],
-)  # fmt: skip
-@pytest.mark.quick("command0-reasons0", "command2-reasons2")
-def test_a_refusal_lists_all_reasons_and_writes_nothing(
-    submit: Submit, results: Path, command: list[str], reasons: list[str]
-) -> None:
-    done = submit(*command, env={"SCRATCH": ""})
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    for reason in reasons:
-        assert reason in done.stderr
-    assert not results.exists()
-    assert asked(results) == []
-
-
 def test_a_dry_run_is_offline_and_writes_nothing(train: Submit, results: Path, tmp_path: Path) -> None:
     done = train(
         "cluster=neuron", "trainer.nodes=4", "dry_run=true", f"paths.results={results}", env={"PATH": "/none"}

@@ -76,13 +76,6 @@ def test_a_preset_from_a_host_has_what_is_made_here_and_nothing_else(slurm: Slur
         assert not new_cluster._is_preset(text), text[:40]
 
 
-@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "", "X", ".x"])
-def test_a_name_that_is_no_file_of_a_preset(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ([], ["--on", "login"]):
-        assert new_cluster.main([name, *words]) == 2
-        assert "can't name a preset" in capsys.readouterr().err
-
-
 def test_each_partition_keeps_its_limit_and_the_longest_is_the_site_s(slurm: Slurm) -> None:
     facts = slurm({**KINDS, Kind("long", None, 2, 20, 128000): 1}, "2-00:00:00")
     facts.partitions["long"]["MaxTime"] = "7-00:00:00"
@@ -161,13 +154,6 @@ def test_odd_words_of_slurm_stay_words_in_the_preset(slurm: Slurm) -> None:
     odd = {Kind('a: "b', "x{", 2, 4, 1000): 1}
     tree = yaml.safe_load(make_preset("mine", slurm(odd, "n/a"), None, "login"))
     assert tree["cluster"]["site"]["nodes"][0]["gpu_type"] == "x{"
-
-
-def test_a_preset_is_never_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("mine")
-    with pytest.raises(SubmitError, match="already exists"):
-        new_cluster._write(tmp_path / "mine.yaml", "other")
-    assert (tmp_path / "mine.yaml").read_text() == "mine"
 
 
 CONF = """

@@ -149,16 +149,6 @@ def test_a_job_on_this_node_shares_nothing(find, disk: Path, make_config: MakeCo
     assert not is_only_node(job, None, {"SLURMD_NODENAME": "node1"})
 
 
-def test_a_cluster_of_one_machine_shares_nothing(find, disk: Path, fakes: Fakes) -> None:
-    local_rules._is_only_node.cache_clear()
-    fakes("sinfo", "hostname -s")
-    assert find(f"paths.results={disk}/results")[0] == ""
-    local_rules._is_only_node.cache_clear()
-    fakes("sinfo", "hostname -s; echo node2")
-    assert find(f"paths.results={disk}/results")[0]
-    local_rules._is_only_node.cache_clear()
-
-
 @pytest.mark.needs_root
 def test_a_mounted_folder_below_the_disk_is_noted(find, disk: Path, small_disk: Path) -> None:
     mounted = disk / "mounted here"

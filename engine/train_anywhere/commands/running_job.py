@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
 from train_anywhere.checkpoints.store import CheckpointStore
+from train_anywhere.config.keys import flatten
 from train_anywhere.distributed import programs
 from train_anywhere.errors import CheckpointError, SchedulerError, SubmitError, listed
 from train_anywhere.files.atomic import read_json
@@ -95,8 +96,8 @@ def shell(run: RunEntry, node: str | None) -> NoReturn:
             f"it runs without a job, as {who or 'a process that starts'}: any shell there is next to it."
         )
     name = _find_node([str(h) for h in run.folder.read_info().get("hosts") or []], node)
-    frozen = read_frozen(run.folder)  # not checked: an older version may have started the run
-    login = (_section(frozen, "cluster").get("site") or {}).get("login") or "<login node>"
+    flat = flatten(read_frozen(run.folder))  # not checked: an older version may have started the run
+    login = flat.get("cluster.site.login") or "<login node>"
     ssh = f"ssh -J {getpass.getuser()}@{login} {getpass.getuser()}@{name}"
     if run.scheduler != "slurm":
         raise SubmitError(
@@ -105,7 +106,7 @@ def shell(run: RunEntry, node: str | None) -> NoReturn:
     with explain_unreachable_scheduler("No shell was opened."):
         local_runs.refuse_other_jobs(run, [job], "no shell was opened", "srun --overlap --pty bash --jobid")
     folder = str(run.folder.path)
-    options, inside = _container(frozen, folder)
+    options, inside = _container(flat, folder)
     # the job's own number, which a member of an array has besides 24_1
     query = ["squeue", "--noheader", "--format=%A", f"--jobs={job}"]
     number = next(iter(programs.query(query, queue.UNKNOWN["squeue"]).split()), job)
@@ -125,22 +126,18 @@ def shell(run: RunEntry, node: str | None) -> NoReturn:
         raise SubmitError(f"srun can't be started on this machine: {error.strerror}.") from None
 
 
-def _container(frozen: dict[str, Any], folder: str) -> tuple[list[str], list[str]]:
+def _container(flat: Mapping[str, Any], folder: str) -> tuple[list[str], list[str]]:
     """Return srun's options and the first words of a command in the run's container; both empty without one."""
-    container, paths = _section(frozen, "container"), _section(frozen, "paths")
-    data = [str(paths["data"])] if os.path.isdir(str(paths.get("data"))) else []
-    mounts = [str(paths.get("results")), *data, *map(str, container.get("mounts") or [])]
-    image, gpus = str(container.get("image")), _section(frozen, "trainer").get("accelerator") != "cpu"
-    if container.get("name") == "pyxis":
+    kind, image, data = (str(flat.get(key)) for key in ("container.name", "container.image", "paths.data"))
+    mounts = [str(flat.get("paths.results")), *([data] if os.path.isdir(data) else [])]
+    mounts += map(str, flat.get("container.mounts") or [])
+    if kind == "pyxis":
         return shlex.split(pyxis_options(image, mounts, folder)), []
-    if container.get("name") == "apptainer":
-        return [], shlex.split(apptainer_command(image, mounts, folder, gpus))
+    if kind == "apptainer":
+        return [], shlex.split(
+            apptainer_command(image, mounts, folder, flat.get("trainer.accelerator") != "cpu")
+        )
     return [], []
-
-
-def _section(frozen: dict[str, Any], name: str) -> dict[str, Any]:
-    found = frozen.get(name)
-    return found if isinstance(found, dict) else {}
 
 
 def _find_node(hosts: list[str], node: str | None) -> str:
@@ -275,12 +272,10 @@ def count_ranks(run: RunEntry) -> int:
 
 def parse_ranks(text: str, size: int) -> list[int]:
     """Return the numbers in a list such as 0,3 or 0-3. Raises SubmitError if the run has no such rank."""
-    numbers: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch("([0-9]{1,6})(?:-([0-9]{1,6}))?", part.strip())
-        if not match:
-            raise SubmitError(f"--ranks={text} is not a list of ranks, such as 0,3 or 0-3.")
-        numbers |= {*range(int(match[1]), int(match[2] or match[1]) + 1)}
+    parts = [re.fullmatch("([0-9]{1,6})(?:-([0-9]{1,6}))?", part.strip()) for part in text.split(",")]
+    if not all(parts):
+        raise SubmitError(f"--ranks={text} is not a list of ranks, such as 0,3 or 0-3.")
+    numbers = {n for part in parts if part for n in range(int(part[1]), int(part[2] or part[1]) + 1)}
     if not numbers or max(numbers) >= size:
         raise SubmitError(
             f"--ranks={text} names a rank that the run does not have: its ranks are 0-{size - 1}."

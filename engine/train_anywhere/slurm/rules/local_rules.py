@@ -6,20 +6,16 @@ environment. A dry run for another machine skips these rules.
 
 import os
 import re
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.config.cluster import Cluster
 from train_anywhere.config.paths import expand, is_node_only, make_absolute, results_problems
-from train_anywhere.distributed import programs
 from train_anywhere.distributed.packages import cpu_build, framework_problem, horovod_problem
-from train_anywhere.errors import SchedulerError
 from train_anywhere.files import ROOT
 from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.script.job import Job
@@ -125,7 +121,7 @@ def maybe_private(request: Request) -> Iterator[str]:
 def is_lost(folder: Path, disk: str) -> bool:
     """Return whether nodes would not find a folder, because it is below their own disk."""
     known = _without_variables(disk)
-    return bool(known) and is_private(folder, known) and not _is_only_node()
+    return bool(known) and is_private(folder, known)
 
 
 def _without_variables(disk: str) -> str:
@@ -209,15 +205,6 @@ def _needed(request: Request) -> Iterator[tuple[str, Path, str]]:
 def _folders_of_python(job: Job) -> tuple[Path, Path]:
     """Return the folders of the environment that submits, and of its Python."""
     return Path(job.supervisor).parents[1], Path(sys.base_prefix)
-
-
-@cache
-def _is_only_node() -> bool:
-    """Return whether this is the cluster's only node. False if Slurm does not answer."""
-    with suppress(SchedulerError):
-        nodes = programs.query(["sinfo", "--noheader", "--format=%n"], "").split()
-        return {*nodes} == {socket.gethostname().partition(".")[0]}
-    return False
 
 
 def packages(request: Request) -> Iterator[str]:
