@@ -11,7 +11,7 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 
 from train_anywhere.config.command.compose import compose
-from train_anywhere.config.command.members import Member, load_members, merge_problems, refuse_mixed_members
+from train_anywhere.config.command.members import Member, load_members, refuse_mixed_members
 from train_anywhere.config.keys import flatten
 from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
@@ -147,23 +147,16 @@ def check_trials(space: Space, trees: Sequence[Mapping[str, Any]], checks: Check
     Raises ConfigError if a trial has problems or uses resume=, or has no metric for comparing trials.
     """
     jobs: list[Job] = []
-    found: list[Member] = []
-    wrong: list[tuple[str, list[str]]] = []
 
     def check(config: Config) -> list[str]:
         if not submits:
             return local_run.local_problems(config, checks)
         return refusals(config, None, range(2), None, checks.problems, jobs)
 
-    for words, tree in zip(space.extremes(), trees, strict=True):
-        try:
-            refuse_mixed_members([tree], submitted=submits)
-            found += load_members([tree], [words], check)
-        except ConfigError as error:
-            wrong.append((" ".join(o.lstrip("+") for o in words if o not in space.fixed), error.problems))
-    if wrong:
-        raise ConfigError(*merge_problems(wrong, len(trees)))
-    config = found[0].config
+    for tree in trees:
+        refuse_mixed_members([tree], submitted=submits)
+    searched = [[o.lstrip("+") for o in words if o not in space.fixed] for words in space.extremes()]
+    config = load_members(trees, searched, check)[0].config
     if config.resume:
         raise ConfigError(
             "hydra/sweeper=optuna starts its own runs, so resume= can't be used; leave it out. To resume an interrupted study, repeat its "
@@ -176,7 +169,7 @@ def check_trials(space: Space, trees: Sequence[Mapping[str, Any]], checks: Check
         )
     if jobs:
         common_job(jobs)
-    return found[0]
+    return Member(config, space.extremes()[0])
 
 
 def find_folder(runs: Path, study: Study, study_name: str | None, resumes: bool) -> Path:
