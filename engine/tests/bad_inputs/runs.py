@@ -30,19 +30,10 @@ def make_run(run: Path, *overrides: str, job_id: str = "") -> None:
         make_checkpoint(run / "checkpoints" / f"{step:08d}", step)
     (run / "checkpoints" / "newest").write_text("00000028\n")
     fields = {
-        "format": 2,
-        "state": "failed",
-        "framework": "lightning",
-        "strategy": "single",
-        "launch": "local",
-        "cluster": "slurm" if job_id else "local",
-        "world_size": 1,
-        "restarts": 0,
-        "epoch": 2,
-        "step": 28,
-        "metrics": {"val/acc": 0.9},
-        "checkpoint": str(run / "checkpoints" / "00000028"),
-    }
+        "format": 2, "state": "failed", "framework": "lightning", "strategy": "single", "launch": "local",
+        "cluster": "slurm" if job_id else "local", "world_size": 1, "restarts": 0, "epoch": 2, "step": 28,
+        "metrics": {"val/acc": 0.9}, "checkpoint": str(run / "checkpoints" / "00000028"),
+    }  # fmt: skip
     (run / "run.json").write_text(json.dumps(fields, indent=2) + "\n")
     latest = results / "latest"
     latest.unlink(missing_ok=True)
@@ -60,14 +51,7 @@ def make_checkpoint(folder: Path, step: int) -> None:
     content = b"weights" * 100
     (folder / "model.ckpt").write_bytes(content)
     facts = {
-        "format": 2,
-        "step": step,
-        "epoch": step // 14,
-        "batch": 0,
-        "metrics": {"val/acc": 0.9},
-        "value": step / 100,
-        "seconds": 0.5,
-        "framework": "lightning",
-        "files": {"model.ckpt": {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}},
-    }
+        "format": 2, "step": step, "epoch": step // 14, "batch": 0, "metrics": {"val/acc": 0.9}, "value": step / 100, "seconds": 0.5,
+        "framework": "lightning", "files": {"model.ckpt": {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}},
+    }  # fmt: skip
     (folder / "manifest.json").write_text(json.dumps(facts, indent=2) + "\n")

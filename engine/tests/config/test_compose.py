@@ -21,26 +21,16 @@ def test_groups_are_the_folders() -> None:
     assert known["strategy"] == sorted(p.stem for p in (CONFIGS / "strategy").iterdir())
 
 
-TEXTS = (
-    *(
-        "cluster.account",
-        "cluster.qos",
-        "cluster.gpu_type",
-        "cluster.gres",
-        "cluster.constraint",
-        "cluster.comment",
-    ),
-    *("cluster.reservation", "cluster.mail_user", "cluster.begin", "cluster.mem"),
-)
+KEYS = "account qos gpu_type gres constraint comment reservation mail_user begin mem"
 
 
 def test_values_mean_what_the_shell_hands_over() -> None:
     values = [
         "field=nlp;appl=pytorch", "a b", "it's", 'say "hi"', "$(touch x) `id`", "back\\slash", "[open", "a,b c;", "größe", "日本",
     ]  # fmt: skip
-    words = [quote_value(f"{key}={value}") for key, value in zip(TEXTS, values, strict=True)]
-    composed = flatten(compose(words))
-    assert [composed[key] for key in TEXTS] == values
+    typed = dict(zip((f"cluster.{key}" for key in KEYS.split()), values, strict=True))
+    composed = flatten(compose([quote_value(f"{key}={value}") for key, value in typed.items()]))
+    assert {key: composed[key] for key in typed} == typed
 
 
 @pytest.mark.parametrize(

@@ -37,11 +37,7 @@ def test_on_two_uneven_nodes() -> None:
 @pytest.mark.parametrize(
     ("words", "world", "expected"),
     [
-        (
-            "framework=lightning trainer.devices=4",
-            1,
-            ("single", 1),
-        ),  # one rank of a run that was made for four
+        ("framework=lightning trainer.devices=4", 1, ("single", 1)),  # of a run that was made for four
         ("trainer.devices=4", 4, ("ddp", 4)),
         ("framework=keras trainer.devices=4", 1, ("mirrored", 4)),
     ],

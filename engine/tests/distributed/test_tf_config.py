@@ -9,18 +9,8 @@ from train_anywhere.distributed.network.addresses import tf_config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
 
-UNEVEN = Topology(
-    rank=3,
-    local_rank=1,
-    node_rank=1,
-    world_size=4,
-    local_world_size=2,
-    nodes=3,
-    coordinator_address="gpu01",
-    coordinator_port=10000,
-    launched_by="srun",
-    hosts=(("gpu01", 1), ("gpu02", 2), ("gpu03", 1)),
-)
+UNEVEN = Topology(3, 1, 1, 4, 2, 3, "gpu01", 10000, "srun", hosts=(("gpu01", 1), ("gpu02", 2), ("gpu03", 1)))
+"""Local rank 1 of the second of three nodes."""
 
 
 def test_tf_config_lists_every_worker_once():
