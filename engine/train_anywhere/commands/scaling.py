@@ -93,9 +93,7 @@ def compare(words: Sequence[str], weak: bool) -> int:
     base = compose_quoted(others)
     here = base["cluster"]["scheduler"] == "none"
     if here and "launch" in axes:
-        raise ConfigError(
-            "launch= sets how a job starts its ranks, and these runs are not jobs: leave it out."
-        )
+        raise ConfigError("launch= sets how a job starts its ranks; these runs are not jobs: leave it out.")
     batch = base["data"]["batch_size"] if weak else None
     cells = {name: [*others, *own] for name, own in make_cells(axes, base, batch)}
     config = check_cells(cells, here)
@@ -107,9 +105,7 @@ def compare(words: Sequence[str], weak: bool) -> int:
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        raise SubmitError(
-            f"{folder} can't be created ({error.strerror}); use paths.results=FOLDER."
-        ) from error
+        raise SubmitError(f"{folder} can't be made ({error.strerror}); use paths.results=FOLDER.") from error
     print(f"Table: {display_path(folder)}", flush=True)
     train = [sys.executable, "-u", str(ROOT / "src" / "train.py")]
     results, failed = f"paths.results={escape_dollars(str(folder))}", False

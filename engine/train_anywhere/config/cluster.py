@@ -128,9 +128,7 @@ class Cluster:
     launch: Launcher = key("srun", "what launch=auto means at this site")
     modules: list[str] = key([], "environment modules to load, after `module purge`")
     conda: Folder | None = key(None, "name or folder of a conda environment")
-    venv: Folder | None = key(
-        None, "folder of a virtual environment; null, as conda: the Python that submits"
-    )
+    venv: Folder | None = key(None, "a virtual environment's folder; null, as conda: the Python that submits")
     setup: list[str] = key([], 'shell lines to run before the ranks start: ["export NCCL_SOCKET_IFNAME=ib0"]')
     local_disk: NodeFolder = key("/tmp", "folder on the node's own disk")
     cache: AbsoluteFolder | None = key(

@@ -174,9 +174,7 @@ class Checkpoint:
     every_n_epochs: Count | None = key(1, "epochs between two checkpoints")
     every_n_steps: Count | None = key(None, "optimizer steps between two checkpoints; null: off")
     every_n_seconds: TimeOrOff | None = key(None, "seconds between two checkpoints; null: off")
-    interval: Literal["auto"] | None = key(
-        None, "auto: as often as it costs up to 1 % of the time; null: off"
-    )
+    interval: Literal["auto"] | None = key(None, "auto: as often as it costs up to 1 % of time; null: off")
     local: NodeFolder | None = key(
         "auto", "folder to write first, copied in the background; auto: the node's disk; null: the run folder"
     )

@@ -19,7 +19,6 @@ def register(module: str) -> None:
     store = ConfigStore.instance().store
     store(group="hydra/launcher", name="slurm", node={"_target_": f"{module}.SlurmLauncher"})
     store(group="hydra/launcher", name="here", node={"_target_": f"{module}.HereLauncher"})
-    store(
-        group="hydra/sweeper", name="optuna", node={"_target_": f"{module}.OptunaSweeper", **SEARCH_OPTIONS}
-    )
+    search = {"_target_": f"{module}.OptunaSweeper", **SEARCH_OPTIONS}
+    store(group="hydra/sweeper", name="optuna", node=search)
     store(group="hydra/sweeper", name="product", node={"_target_": f"{module}.ProductSweeper"})

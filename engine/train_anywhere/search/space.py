@@ -49,9 +49,7 @@ def make_distribution(override: Override) -> Distribution:
     if isinstance(value, IntervalSweep):
         low, high = value.start, value.end
         if low is None or high is None or not low < high:
-            raise ValueError(
-                f"an interval goes from a lower to a higher number, and this one from {low} to {high}"
-            )
+            raise ValueError(f"an interval goes from a lower to a higher number, not from {low} to {high}")
         if LOG in value.tags and low <= 0:
             raise ValueError(f"a logarithmic interval starts above 0, and this one at {low}")
     elif isinstance(value, RangeSweep) and not value.shuffle:

@@ -56,9 +56,7 @@ def fill_monitors(config: Config, problems: list[str]) -> Config:
         mode = _find_mode({}, "checkpoint", checkpoint.monitor, checkpoint.mode, problems)
         return replace(config, checkpoint=replace(checkpoint, mode=mode))
     known, keras = _known(task.monitors), config.framework == "keras"
-    best = _own_name(known, keras, checkpoint.monitor) or next(
-        (f"val/{name}" for name in task.monitors), None
-    )
+    best = _own_name(known, keras, checkpoint.monitor) or next((f"val/{one}" for one in task.monitors), None)
     watched = _own_name(known, keras, stopping.monitor) or ("val/loss" if "loss" in task.monitors else None)
     if stopping.patience is not None and watched is None:
         problems.append(

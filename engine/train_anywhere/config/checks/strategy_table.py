@@ -34,23 +34,17 @@ class Support:
 SUPPORTED: dict[str, dict[str, Support]] = {
     "lightning": {
         "single": Support(False, False, LAUNCHERS, "one process, one device"),
-        "ddp": Support(
-            True, True, GENERIC_LAUNCHERS, "torch DistributedDataParallel: one process per device"
-        ),
-        "fsdp": Support(
-            True, True, GENERIC_LAUNCHERS, "torch FSDP2: the same, with the model split over the processes"
-        ),
+        "ddp": Support(True, True, GENERIC_LAUNCHERS, "torch DistributedDataParallel: one process per device"),
+        "fsdp": Support(True, True, GENERIC_LAUNCHERS, "torch FSDP2: the same, with the model split over the processes"),
         "horovod": Support(True, True, LAUNCHERS, "Horovod's all-reduce: one process per device"),
     },
     "keras": {
         "single": Support(False, False, LAUNCHERS, "one process, one device"),
         "mirrored": Support(False, False, LAUNCHERS, "tf.distribute: one process for all devices of a node"),
-        "multiworker_mirrored": Support(
-            True, True, GENERIC_LAUNCHERS, "tf.distribute: one process per device"
-        ),
+        "multiworker_mirrored": Support(True, True, GENERIC_LAUNCHERS, "tf.distribute: one process per device"),
         "horovod": Support(True, True, LAUNCHERS, "Horovod's all-reduce: one process per device"),
     },
-}
+}  # fmt: skip
 
 AUTO_STRATEGIES = {
     "lightning": ("ddp", "ddp"),

@@ -43,16 +43,9 @@ SUPPLIED: Mapping[type[OpenSection], tuple[str, ...]] = {
     Task: (NETWORK, "make_optimizer", "optimizer"),
     Data: ("seed", "batch_size", STAGED),
     OtherOptimizer: ("params", "lr", "learning_rate", "global_clipnorm", "clipvalue"),
-    OtherSchedule: (
-        "optimizer",
-        "total_steps",
-        "steps_per_epoch",
-        "epochs",
-        "initial_learning_rate",
-        "decay_steps",
-    ),
+    OtherSchedule: ("optimizer", "total_steps", "steps_per_epoch", "epochs", "initial_learning_rate", "decay_steps"),
     Logger: ("save_dir", "dir", "folder", "run_id", "internet", "parameters"),
-}
+}  # fmt: skip
 """Arguments that this project passes to a target that takes them, unless the section sets them."""
 
 HYDRA_TYPES: Mapping[str, Any] = {
