@@ -6,11 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.command.command_line import (
-    CommandLine,
-    split_flags,
-    to_hydra_overrides,
-)
+from train_anywhere.config.command.command_line import CommandLine, split_flags, to_hydra_overrides
 from train_anywhere.config.command.compose import list_groups
 from train_anywhere.config.command.help_comments import KEYS, add_comments
 from train_anywhere.config.keys import meanings

@@ -46,10 +46,7 @@ SUPPORTED: dict[str, dict[str, Support]] = {
     },
 }  # fmt: skip
 
-AUTO_STRATEGIES = {
-    "lightning": ("ddp", "ddp"),
-    "keras": ("mirrored", "multiworker_mirrored"),
-}
+AUTO_STRATEGIES = {"lightning": ("ddp", "ddp"), "keras": ("mirrored", "multiworker_mirrored")}
 """What `strategy=auto` means for several devices: on one node, on several nodes."""
 
 SHARDED_STRATEGIES = frozenset({"fsdp"})
