@@ -5,7 +5,6 @@ A submission checks the arguments of a target on a login node, where importing i
 modules        find and parse files, and the statements that give names their values
 names          follow a name to its class or function
 parameters     read the parameters of a call, and convert their annotations to types; `classes` reads constructors
-definition     the result
 
 A target whose source can't be read is reported as unreadable and never guessed, so no valid target is refused.
 """
@@ -15,15 +14,23 @@ import builtins
 import functools
 import keyword
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 from train_anywhere.config.signatures import names
 from train_anywhere.config.signatures.classes import constructor_signature, literal_attributes
-from train_anywhere.config.signatures.definition import NO_DEFAULT, Definition, Parameter, TargetError
 from train_anywhere.config.signatures.import_calls import ImportCall, find_import_calls
-from train_anywhere.config.signatures.modules import Modules, SourceModule
+from train_anywhere.config.signatures.modules import Modules, SourceModule, TargetError
 from train_anywhere.config.signatures.names import FunctionNode, SourceClass, SourcePlace, Thing
-from train_anywhere.config.signatures.parameters import PROPERTY_DECORATORS, decorator_names, read_signature
+from train_anywhere.config.signatures.parameters import (
+    NO_DEFAULT,
+    PROPERTY_DECORATORS,
+    Parameter,
+    decorator_names,
+    read_signature,
+)
 from train_anywhere.config.strict import did_you_mean, nearest
 from train_anywhere.errors import listed
 from train_anywhere.files import ENGINE, ROOT
@@ -35,6 +42,39 @@ LONGEST = 500
 
 TYPING_ERROR = 0.75
 """Similarity from which an unknown package counts as a typing error; timm and timeit have 0.6, torchvision and torchgen 0.7."""
+
+Framework = Literal["lightning", "keras"]
+
+_TORCH = ("torch", "torchvision", "torchmetrics", "timm", "lightning", "lightning_fabric", "pytorch_lightning")  # fmt: skip
+FRAMEWORKS: dict[str, Framework] = {**dict.fromkeys(_TORCH, "lightning"), "keras": "keras", "tensorflow": "keras"}  # fmt: skip
+"""Top-level packages, and the framework whose loop can use their classes."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A class or function according to its source.
+
+    Args:
+        name: dotted name of its definition, not of a re-export.
+        kind: "unreadable" if it exists, or may exist, but only an import would show its signature.
+        parameters: parameters of a call, in order, without `self` and `cls`.
+        takes_any: whether it accepts, or may accept, other names than `parameters`.
+        bases: dotted names of all base classes, nearest first, without `object`.
+        attributes: class attributes with a literal value, including inherited ones.
+    """
+
+    name: str
+    kind: Literal["class", "function", "unreadable"]
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    takes_any: bool = True
+    bases: tuple[str, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def framework(self) -> Framework | None:
+        """The framework of its package or of the nearest base's package that has one."""
+        tops = (name.split(".")[0] for name in (self.name, *self.bases))
+        return next((FRAMEWORKS[top] for top in tops if top in FRAMEWORKS), None)
 
 
 @functools.cache

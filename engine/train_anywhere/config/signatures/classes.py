@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from train_anywhere.config.signatures import names
-from train_anywhere.config.signatures.definition import NO_DEFAULT, Parameter
 from train_anywhere.config.signatures.names import EMPTY_BASES, FunctionNode, Mro, SourceClass
 from train_anywhere.config.signatures.parameters import (
     ANY_SIGNATURE,
     NEUTRAL_DECORATORS,
+    NO_DEFAULT,
+    Parameter,
     Signature,
     keeps_signature,
     literal,

@@ -13,8 +13,12 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from train_anywhere.config.signatures.definition import TargetError
 from train_anywhere.files import ROOT
+
+
+class TargetError(Exception):
+    """A name that is certainly not a class or function. The key is not in the message."""
+
 
 Scope = dict[str, "list[Binding]"]
 """The bindings of each name; the one most likely in effect comes first."""

@@ -14,7 +14,6 @@ from typing import Annotated, Any, ForwardRef, Literal, NamedTuple, Optional, Un
 
 from train_anywhere.config.limits import Items
 from train_anywhere.config.signatures import names
-from train_anywhere.config.signatures.definition import NO_DEFAULT, Parameter
 from train_anywhere.config.signatures.modules import SourceModule
 from train_anywhere.config.signatures.names import FunctionNode
 
@@ -53,6 +52,28 @@ _NODES = (
     *(ast.BinOp, ast.BitOr, ast.UnaryOp, ast.USub, ast.Load),
 )
 """The parts of annotations that are evaluated."""
+
+
+NO_DEFAULT: Any = object()
+"""The default of a parameter without one, or with one that is not a literal."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """One argument of a target.
+
+    Args:
+        required: whether a call without it fails.
+        hint: a type that `train_anywhere.config.strict.convert` can check; None: any value may be valid.
+        default: its literal value, or `NO_DEFAULT`.
+        positional_only: whether it can't be given by name.
+    """
+
+    name: str
+    required: bool
+    hint: Any = None
+    default: Any = NO_DEFAULT
+    positional_only: bool = False
 
 
 class Signature(NamedTuple):

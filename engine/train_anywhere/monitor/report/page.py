@@ -15,7 +15,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from train_anywhere.config import signatures
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.keys import as_typed, flatten
-from train_anywhere.config.signatures.definition import NO_DEFAULT
 from train_anywhere.errors import CheckpointError, ProjectError
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.printable import mask_urls
@@ -184,7 +183,7 @@ def hyperparameters(frozen: Mapping[str, Any]) -> dict[str, str]:
         if last == "_target_" and isinstance(target, str):
             with suppress(ProjectError):  # the code may be gone
                 for name, argument in signatures.read(target).parameters.items():
-                    if argument.default is not NO_DEFAULT:
+                    if argument.default is not signatures.NO_DEFAULT:
                         shown.setdefault(f"{group}.{name}", argument.default)
     return {key: mask_urls(as_typed(value)) for key, value in sorted(shown.items()) if "._check_" not in key}
 
