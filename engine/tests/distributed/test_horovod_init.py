@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from train_anywhere.distributed.horovod.initialize import _set_variables, explain_lost_ranks, start_horovod
+from train_anywhere.distributed.horovod.initialize import explain_lost_ranks, start_horovod
 from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ProjectError, TopologyError
@@ -86,14 +86,6 @@ def test_taken_port_says_what_to_set(horovod):
         other.listen()
         (rank,) = start_ranks([0], 2, other.getsockname()[1])
         assert "is taken (Address already in use): export MASTER_PORT" in rank.communicate(timeout=60)[1]
-
-
-def test_variables_are_taken_back(monkeypatch):
-    monkeypatch.setenv("HOROVOD_A", "before")
-    monkeypatch.delenv("HOROVOD_B", raising=False)
-    with _set_variables({"HOROVOD_A": "1", "HOROVOD_B": "2"}):
-        assert (os.environ["HOROVOD_A"], os.environ["HOROVOD_B"]) == ("1", "2")
-    assert os.environ["HOROVOD_A"] == "before" and "HOROVOD_B" not in os.environ
 
 
 def stand_in(rank: int = 0, size: int = 1, mpi: bool = True) -> SimpleNamespace:

@@ -86,8 +86,13 @@ def start_horovod(topology: Topology, hvd: Any, timeout: float = START_TIMEOUT_S
     if topology.launched_by in ("mpirun", "horovodrun"):
         hvd.init()
     else:
-        with _set_variables(gloo_variables(topology, topology.rendezvous_port, timeout)):
+        variables = gloo_variables(topology, topology.rendezvous_port, timeout)
+        os.environ.update(variables)
+        try:
             hvd.init()
+        finally:  # later they would look like horovodrun's
+            for name in variables:
+                del os.environ[name]
     if (hvd.rank(), hvd.size()) != (topology.rank, topology.world_size):
         raise TopologyError(
             f"{topology.launched_by} made this rank {topology.rank} of {topology.world_size}, but in Horovod it "
@@ -127,18 +132,6 @@ def gloo_variables(topology: Topology, port: int, timeout: float = START_TIMEOUT
     if interface and "HOROVOD_GLOO_IFACE" not in os.environ:
         variables["HOROVOD_GLOO_IFACE"] = interface  # else Gloo resolves the host's own name
     return variables
-
-
-@contextmanager
-def _set_variables(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for the block: later they would look like horovodrun's."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def _serve(topology: Topology, port: int) -> Any:
