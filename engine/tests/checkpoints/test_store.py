@@ -10,14 +10,14 @@ import pytest
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckpoint, find_damage
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.errors import CheckpointError
+from train_anywhere.files.removal import make_empty
 
 
 def save(
     store: CheckpointStore, step: int, value: float | None = None, text: str = "weights"
 ) -> SavedCheckpoint:
-    temporary = store.make_temporary(step)
-    (temporary / "model.ckpt").write_text(f"{text} {step}")
-    return store.commit(temporary, CheckpointInfo(step, 0, step, {"val/acc": value or 0.0}, value, "mine"))
+    info = CheckpointInfo(step, 0, step, {"val/acc": value or 0.0}, value, "mine")
+    return store.write(lambda folder: (folder / "model.ckpt").write_text(f"{text} {step}") and None, info)
 
 
 @pytest.fixture
@@ -76,7 +76,8 @@ def test_nothing_there(store: CheckpointStore) -> None:
 
 
 def test_a_half_written_one_is_not_a_checkpoint_and_is_removed(store: CheckpointStore) -> None:
-    (store.make_temporary(7) / "model.ckpt").write_text("half")
+    make_empty(half := store._place(".00000007.1"))
+    (half.path / "model.ckpt").write_text("half")
     assert store.newest_good() is None
     save(store, 8)
     assert names(store) == ["00000008", "newest"]
@@ -100,11 +101,11 @@ def test_a_damaged_one_that_seems_newer_does_not_take_the_place_of_the_next(tmp_
     assert names(store) == ["00000007", "00000009.damaged-1", "newest"]
 
 
-def test_a_kill_between_the_two_renames_loses_nothing(store: CheckpointStore) -> None:
+def test_a_kill_before_the_rename_loses_nothing(store: CheckpointStore) -> None:
     path = save(store, 3, text="old").path
-    path.rename(path.with_name(".00000003.replaced"))
+    path.rename(path.with_name(".00000003.17"))
     newest = store.newest_good()
-    assert newest is not None and newest.path.name == ".00000003.replaced"
+    assert newest is not None and newest.path.name == ".00000003.17"
     save(store, 3, text="new")
     assert names(store) == ["00000003", "newest"]
 

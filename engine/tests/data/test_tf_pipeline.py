@@ -199,7 +199,7 @@ def test_a_row_of_another_type_is_one_sentence() -> None:
 
     dataset = evaluation(Odd(), 2)
     with (
-        pytest.raises(DataError, match=r"returns float64 \[2\], but its first and last row have float32"),
+        pytest.raises(DataError, match=r"returns float64 \[2\] after float32"),
         plain_data_errors(),
     ):
         list(dataset)

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tools.testing.weights import final_weights, largest_difference
 from train_anywhere.inference import load_model
 from train_anywhere.runs.folder import RunDir
 
@@ -70,38 +69,6 @@ def test_measured_and_predicted(framework, strange, evaluated, tmp_path) -> None
     assert metrics and metrics.items() <= run.read_info()["metrics"].items()
     with np.load(file) as arrays:
         assert np.allclose(arrays["predictions"][:3], answers(framework, run), atol=1e-6)
-
-
-@BOTH
-def test_another_run_begins_with_its_weights(framework: str, strange: Strange, trained: Trained) -> None:
-    new = trained(*WORDS[framework], *STILL, f"init={strange[framework].path}")
-    assert largest_difference(final_weights(new.path), final_weights(strange[framework].path)) == 0
-
-
-def test_torch_opens_it(strange: Strange, evaluated: Evaluate, tmp_path: Path) -> None:
-    import torch
-
-    run = strange["lightning"]
-    for format, file in (("torch", "weights.pt"), ("torch.export", "model.pt2")):
-        code, _, error = evaluated(run.path, "--export", format, "--to", tmp_path / file)
-        assert code == 0, error
-    weights = torch.load(tmp_path / "weights.pt", weights_only=True)
-    assert all(torch.equal(weights[name], t) for name, t in load_model(run.path).state_dict().items())
-    x = torch.from_numpy(inputs("lightning", 4))
-    answer = torch.export.load(tmp_path / "model.pt2").module()(x)
-    assert np.allclose(answer.detach(), answers("lightning", run, 4), atol=1e-6)
-
-
-@pytest.mark.slow
-def test_onnxruntime_opens_it(strange: Strange, evaluated: Evaluate, tmp_path: Path) -> None:
-    import onnxruntime
-
-    file = tmp_path / "model.onnx"
-    code, _, error = evaluated(strange["lightning"].path, "--export", "onnx", "--to", file)
-    assert code == 0, error
-    session = onnxruntime.InferenceSession(file)
-    (answer,) = session.run(None, {session.get_inputs()[0].name: inputs("lightning", 4)})
-    assert np.allclose(answer, answers("lightning", strange["lightning"], 4), atol=1e-6)
 
 
 @pytest.mark.slow

@@ -124,19 +124,3 @@ def test_another_module_may_have_the_same_weights(runs: Runs, make_config, tmp_p
         for p in local_problems(make_config(f"init={runs['lightning'].path}", *words), CHECKS)
         if "init" in p
     ]
-
-
-@pytest.mark.slow
-def test_a_run_that_is_older_than_the_key(runs, trained, evaluated, train, tmp_path) -> None:
-    """It is evaluated, resumed, and another one begins with its weights."""
-    old = RunDir(tmp_path / "digits" / runs["lightning"].id)
-    shutil.copytree(runs["lightning"].path, old.path)
-    tree = yaml.safe_load(old.config.read_text())
-    assert tree.pop("init")
-    old.config.write_text(yaml.safe_dump(tree, sort_keys=False))
-    assert evaluated(old.path)[0] == 0
-    new = trained(*SHORT, *STILL, f"init={old.path}")
-    assert largest_difference(final_weights(new.path), final_weights(old.path)) == 0
-    resumed = train(f"resume={old.path}", "trainer.max_epochs=3", "monitor.progress=plain")
-    assert resumed.returncode == 0, resumed.stderr
-    assert "resuming at step 26 of 39" in resumed.stdout

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from train_anywhere.data.answers import check_answers
+from train_anywhere.data.array_data import check_answers
 from train_anywhere.errors import CheckpointError
 from train_anywhere.inference.output_files import draft_export
 from train_anywhere.training.keras.export import export_model

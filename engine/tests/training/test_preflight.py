@@ -23,7 +23,6 @@ PROBLEMS = [
     (f"{TABLE} data.length=10 data.batch_size=32", 16, "use 10 ranks or fewer."),
     ("trainer.accumulate_grad_batches=14", 1, "an epoch has 13 batches, fewer than"),
     ("trainer.limit_train_batches=1 trainer.accumulate_grad_batches=2", 1, "no step would be made"),
-    (f"{MNIST} data.batch_size=3000000", 1, "use data.batch_size=2739137 or less."),
     ("data=imagefolder data.dir=/nope", 1, "/nope/train can't be listed (No such file or directory)"),
     ("data=mnist data.dir=/nope data.download=false", 1, "MNIST is not complete: put train-images-idx3-ubyte.gz"),
     ("data=mnist data.dir=/dev/null/x", 1, "/dev/null is a file, not a folder; use data.dir=FOLDER."),

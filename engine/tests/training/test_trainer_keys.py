@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tools.testing.weights import final_weights, largest_difference
-from train_anywhere.errors import ConfigError
 
 Train = Callable[..., "CompletedProcess[str]"]
 FRAMEWORKS = pytest.mark.parametrize("framework", ["lightning", "keras"])
@@ -210,32 +209,3 @@ def test_a_fast_dev_run_leaves_nothing(run: Callable[..., tuple[Path, str]], fra
         None,
     )
     assert {"train/loss", "val/acc", "test/acc"} <= known["metrics"].keys()
-
-
-def test_an_unknown_argument_of_the_trainer_is_refused(train: Train, tmp_path: Path) -> None:
-    words = ("trainer.extra.foo=1", "trainer.extra.benchmrk=true", f"paths.results={tmp_path}/none")
-    done = train(*words)
-    assert done.returncode == 2 and not (tmp_path / "none").exists()
-    assert (
-        "trainer.extra.foo is not an argument" in done.stderr and "Did you mean 'benchmark'?" in done.stderr
-    )
-
-
-@pytest.mark.parametrize(
-    ("word", "says"),
-    [
-        ("extra.epochs=3", "Did you mean 'trainer.max_epochs'"),
-        ("extra.validation_steps=3", "Did you mean 'trainer.limit_val_batches'"),
-        ("extra.steps_per_epoch=3", "Did you mean 'trainer.limit_train_batches'"),
-        ("extra.validation_freq=3", "Did you mean 'trainer.check_val_every_n_epoch'"),
-        ("extra.batch_size=3", "Did you mean 'data.batch_size'"),
-        ("extra.initial_epoch=3", "resume=RUN continues at the epoch of its checkpoint"),
-        ("extra.validation_split=2", "is not a part of the rows, such as 0.2"),
-        ("extra.shuffle=batch", "trainer.extra.shuffle=batch is neither true nor false"),
-        ("extra.class_weight=[1,2]", "is not a number for each class"),
-        ("extra.class_weight={a: 1}", "is not a number for each class"),
-    ],
-)
-def test_arguments_of_fit_are_checked(make_config: Callable[..., Any], word: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        make_config("framework=keras", f"trainer.{word}")

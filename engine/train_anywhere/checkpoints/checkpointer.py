@@ -121,8 +121,7 @@ class AsyncCheckpointer:
 
     def write_again(self, write: Write, info: CheckpointInfo) -> SavedCheckpoint:
         """Write a checkpoint after `finish`, in place of one of the same step. Raises OSError."""
-        write(temporary := self.store.make_temporary(info.step))
-        self.newest = saved = self.store.commit(temporary, info)
+        self.newest = saved = self.store.write(write, info)
         return saved
 
     def close(self) -> None:
@@ -203,16 +202,10 @@ class AsyncCheckpointer:
 
     def _write_shared(self, request: WriteRequest) -> None:
         """Write directly to the run folder. Flushing does not need the buffers."""
-        temporary = None
         try:
-            temporary = self.store.make_temporary(request.info.step)
-            request.write(temporary)
-            self._release(request)
-            self.newest = self.store.commit(temporary, request.info)
+            self.newest = self.store.write(request.write, request.info, lambda: self._release(request))
             self._release(request, done=True)
         except Exception as error:
-            if temporary:
-                self.store.remove(temporary)
             self._release(request)
             if trouble := find_disk_error(error):
                 raise trouble from None

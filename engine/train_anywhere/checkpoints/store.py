@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 from train_anywhere.checkpoints.disk.manifest import (
+    MANIFEST,
     CheckpointInfo,
+    Files,
     SavedCheckpoint,
     copy_files,
     find_damage,
@@ -25,7 +27,7 @@ from train_anywhere.checkpoints.disk.manifest import (
     parse_step,
     write_manifest,
 )
-from train_anywhere.checkpoints.disk.staging import Retention
+from train_anywhere.checkpoints.disk.staging import Retention, Write
 from train_anywhere.errors import CheckpointError, listed
 from train_anywhere.files.atomic import move, set_aside, write_atomic
 from train_anywhere.files.copy_files import print_line, sync_folder
@@ -33,7 +35,7 @@ from train_anywhere.files.removal import (
     NotOwnedError,
     OwnedFolder,
     check_owned,
-    make_empty,
+    new_folder,
     print_once,
     remove,
 )
@@ -71,10 +73,6 @@ def unreadable_message(run: Path, damages: Sequence[str]) -> str:
     )
 
 
-REPLACED = "replaced"
-"""End of the hidden name of a checkpoint while a new one of the same step is written and verified."""
-
-
 class CheckpointStore:
     """Reader and writer of the checkpoints in one folder. Only one process may write at a time.
 
@@ -92,27 +90,31 @@ class CheckpointStore:
         self.folder, self.rule = folder, Retention(mode, keep_last, keep_every_n_epochs)
         self._damaged: dict[Path, str] = {}
 
-    def make_temporary(self, step: int) -> Path:
-        """Make and return an empty temporary folder for a checkpoint. Raises OSError."""
-        place = self._place(f".{folder_name(step)}.{os.getpid()}")
-        make_empty(place)
-        return place.path
+    def write(
+        self, write: Write, info: CheckpointInfo, written: Callable[[], None] = lambda: None
+    ) -> SavedCheckpoint:
+        """Write a checkpoint. Raises OSError, and errors of `write`.
 
-    def commit(self, temporary: Path, info: CheckpointInfo) -> SavedCheckpoint:
-        """Turn the files below `temporary` into a checkpoint, by a last rename. Raises OSError."""
-        write_manifest(temporary, info, flush_files(temporary))
-        return self._install(temporary, info.step)
+        `written` is called when the files are written, before they are flushed.
+        """
+
+        def fill(folder: Path) -> Files:
+            write(folder)
+            written()
+            return flush_files(folder)
+
+        return self._make(info, fill)
 
     def publish(self, source: Path, pause: Callable[[], None] = lambda: None) -> SavedCheckpoint:
         """Copy a checkpoint into this folder, with `pause` between chunks. Raises OSError."""
         saved = load_manifest(source)
-        temporary = self.make_temporary(saved.step)
-        try:
-            write_manifest(temporary, saved, copy_files(saved, temporary, pause))
-            return self._install(temporary, saved.step)
-        except OSError:
-            self.remove(temporary)
-            raise
+        return self._make(saved, lambda folder: copy_files(saved, folder, pause))
+
+    def _make(self, info: CheckpointInfo, fill: Callable[[Path], Files]) -> SavedCheckpoint:
+        """Fill a temporary folder and rename it to a checkpoint; after an error, remove it."""
+        with new_folder(self._place(f".{folder_name(info.step)}.{os.getpid()}")) as temporary:
+            write_manifest(temporary, info, fill(temporary))
+            return self._install(temporary, info.step)
 
     def all(self) -> list[SavedCheckpoint]:
         """Return all checkpoints with a readable manifest, ordered by step."""
@@ -153,8 +155,9 @@ class CheckpointStore:
         return None
 
     def _list_complete(self) -> list[Path]:
-        """Return the folders of complete checkpoints by step, one to be replaced first."""
-        complete = [p for p in self._list_folders() if p.name[0] != "." or p.name.endswith(REPLACED)]
+        """Return the folders of complete checkpoints by step, first one that a kill has left under its temporary name."""
+        left = [p for p in self._list_folders() if p.suffix != ".removed"]
+        complete = [p for p in left if p.name[0] != "." or (p / MANIFEST).exists()]
         return sorted(complete, key=lambda p: (_parse_folder(p) or 0, p.name[0] != "."))
 
     def _list_folders(self) -> list[Path]:
@@ -171,33 +174,25 @@ class CheckpointStore:
         return damage
 
     def _install(self, temporary: Path, step: int) -> SavedCheckpoint:
-        """Rename a checkpoint, read all of it back, and only then remove older ones."""
+        """Read all of a checkpoint back, rename it, and only then remove older ones."""
+        if damage := self._find_damage(temporary):
+            raise OSError(f"{temporary} reads back differently from what was written: {damage}")
         final = self.folder / folder_name(step)
-        replaced = self.folder / f".{final.name}.{REPLACED}"
-        if os.path.lexists(final):  # the same step again: keep the earlier one until the new one is verified
-            self._move_replaced(final, replaced)
+        if os.path.lexists(final):  # the same step again; after a kill here, the new one counts by its manifest
+            if self._is_ours(final) and self._find_damage(final) is None:
+                self.remove(final)
+                self._damaged.pop(final, None)
+            else:
+                self._keep_damaged(final)
         move(temporary, final)
         sync_folder(self.folder)
-        damage = self._find_damage(final)
-        if damage:
-            self.remove(final)
-            raise OSError(f"{final} reads back differently from what was written: {damage}")
-        self._clean(final, superseded={replaced, *self._damaged})
+        self._clean(final)
         return load_manifest(final)
 
-    def _move_replaced(self, final: Path, replaced: Path) -> None:
-        if self._is_ours(final) and self._find_damage(final) is None:
-            if os.path.lexists(replaced):
-                self.remove(replaced)
-            move(final, replaced)
-            self._damaged.pop(final, None)
-        else:
-            self._keep_damaged(final)
-
-    def _clean(self, written: Path, superseded: set[Path]) -> None:
+    def _clean(self, written: Path) -> None:
         """Rewrite the pointers, and remove checkpoints that the rule does not keep."""
         complete = self.all()
-        saved = [s for s in complete if s.path not in superseded]
+        saved = [s for s in complete if s.path not in self._damaged]
         kept, readable = {written} | self.rule.kept(saved), {s.path for s in complete}
         for name, pointed in {"newest": saved[-1], "best": self.rule.best(saved)}.items():
             try:
@@ -222,7 +217,7 @@ class CheckpointStore:
         return OwnedFolder(run, (self.folder.name, name), ownership_marker(run.name, step))
 
     def remove(self, path: Path) -> None:
-        """Remove a checkpoint of this run, or a folder that `make_temporary` made."""
+        """Remove a checkpoint of this run, complete or not."""
         remove(self._place(path.name))
 
     def _is_ours(self, path: Path) -> bool:
@@ -241,5 +236,5 @@ class CheckpointStore:
 
 def _parse_folder(path: Path) -> int | None:
     """Return the step of a checkpoint's folder, also a hidden one, or None."""
-    hidden = re.fullmatch(rf"\.([0-9]+)\.([0-9]+|removed|{REPLACED})", path.name)
+    hidden = re.fullmatch(r"\.([0-9]+)\.([0-9]+|removed|replaced)", path.name)
     return parse_step(hidden[1] if hidden else path.name)

@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--results",
         default=WORK / "results",
-        help="where the index is kept if DIR can't be written (%(default)s)",
+        help="the index is kept in .cache of this folder (%(default)s)",
     )
     parsed = parser.parse_args(arguments)
 

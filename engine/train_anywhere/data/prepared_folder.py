@@ -10,7 +10,7 @@ import psutil
 from train_anywhere.data.download import wait_for_lock
 from train_anywhere.errors import DataError
 from train_anywhere.files.atomic import move
-from train_anywhere.files.removal import OwnedFolder, make_empty, remove
+from train_anywhere.files.removal import OwnedFolder, new_folder, remove
 
 
 def prepare_folder(folder: Path, write: Callable[[Path], None]) -> Path:
@@ -37,17 +37,14 @@ def prepare_folder(folder: Path, write: Callable[[Path], None]) -> Path:
 
 def _write(folder: Path, write: Callable[[Path], None]) -> None:
     own = _owned(folder.with_name(f".{folder.name}.{socket.gethostname()}.{os.getpid()}"))
-    make_empty(own)
-    try:
-        write(own.path)
+    with new_folder(own) as temporary:
+        write(temporary)
         try:
-            move(own.path, folder)
+            move(temporary, folder)
         except OSError:
             if not folder.is_dir():
-                raise  # else another node was first: a folder that is not empty is never replaced
-    finally:
-        if own.path.exists():
-            remove(own)
+                raise
+            remove(own)  # another node was first: a folder that is not empty is never replaced
 
 
 def _owned(path: Path) -> OwnedFolder:

@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from train_anywhere.files.atomic import move
-from train_anywhere.files.removal import MARKER, OwnedFolder, make_empty, make_owned, remove, remove_in
+from train_anywhere.files.removal import MARKER, OwnedFolder, make_owned, new_folder, remove, remove_in
 from train_anywhere.files.terminal.output import format_bytes
 
 KEEP_DAYS = 30
@@ -74,14 +74,10 @@ def provide(local_disk: Path, name: str, fill: Callable[[Path], None], size: int
             remove(unfinished)
             remove(place, hidden=f".{name}")
             _make_space(local_disk, size, files)
-            make_empty(unfinished, private=True)
-            try:
-                fill(unfinished.path)
-                (unfinished.path / BOOT).write_text(boot_id())
-                move(unfinished.path, place.path)
-            except BaseException:
-                remove(unfinished)
-                raise
+            with new_folder(unfinished, private=True) as folder:
+                fill(folder)
+                (folder / BOOT).write_text(boot_id())
+                move(folder, place.path)
         _users_locks.append(os.open(place.path / USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         fcntl.flock(_users_locks[-1], fcntl.LOCK_SH)
     return place.path

@@ -172,6 +172,17 @@ def make_empty(place: OwnedFolder, private: bool = False) -> None:
     make_owned(place, private)
 
 
+@contextmanager
+def new_folder(place: OwnedFolder, private: bool = False) -> Iterator[Path]:
+    """Yield the path of an empty folder like `make_empty`, to fill and rename it. Remove it after an error."""
+    make_empty(place, private)
+    try:
+        yield place.path
+    except BaseException:
+        remove(place)
+        raise
+
+
 def remove(place: OwnedFolder, hidden: str = "") -> bool:
     """Remove the folder if it is ours, else log the reason. Return whether it is gone.
 

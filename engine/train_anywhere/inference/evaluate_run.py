@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from train_anywhere.data.answers import flatten_arrays
+from train_anywhere.data.array_data import flatten_arrays
 from train_anywhere.errors import ConfigError
 from train_anywhere.files.atomic import dumps, write_atomic
 from train_anywhere.inference.output_files import (

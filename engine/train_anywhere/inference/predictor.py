@@ -11,8 +11,7 @@ import numpy as np
 
 from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.schema import Config
-from train_anywhere.data.answers import flatten_arrays
-from train_anywhere.data.array_data import stack
+from train_anywhere.data.array_data import flatten_arrays, stack
 from train_anywhere.data.dataset import Arrays
 from train_anywhere.errors import ConfigError
 

@@ -1,10 +1,9 @@
-"""Cheap checks before a run starts: data, facts, memory of a batch, and packages.
+"""Cheap checks before a run starts: data, facts and packages.
 
 The checks look at names and headers of files; a damaged row is only found when it is read.
 """
 
 import inspect
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,9 +23,6 @@ from train_anywhere.launch.command import Checks
 from train_anywhere.training.plan import make_plan, missing_facts
 from train_anywhere.training.reporting.header import Header, cpu_name
 
-MAX_BATCH_NUMBERS = 2**31
-"""Maximum count of numbers in one rank's batch: 8 GiB of float32."""
-
 
 def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
     """Return why training can't start. `look` is false if the data may be elsewhere."""
@@ -41,7 +37,7 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
     length = known.length
     batch_size = config.data.batch_size
     messages = [too_large(length, batch_size, devices)] if length else []
-    messages += [*known.problems, _memory_problem(batch_size, known, devices)]
+    messages += known.problems
     if known.later is not None and not task_has_network(config.task, config.framework):
         messages += missing_facts(config.model, config.data.name, [*known.facts, *known.later])
     found = [m for m in messages if m] + _missing_packages(config) + init_problems(config)
@@ -146,14 +142,3 @@ def _call_check(dotted: str, section: str, known: Mapping[str, Any]) -> Any:
     if any(p.default is p.empty and name not in known for name, p in parameters.items()):
         return None
     return check(**{name: known[name] for name in parameters if name in known})
-
-
-def _memory_problem(batch_size: int, known: Known, devices: int) -> str:
-    numbers = math.prod(known.facts.get("shape", (1,)))
-    most = MAX_BATCH_NUMBERS * devices // numbers
-    if batch_size <= most:
-        return ""
-    return (
-        f"data.batch_size={batch_size} of {numbers:,} numbers each do not fit the memory of {devices} ranks; "
-        f"use data.batch_size={max(1, most)} or less."
-    )

@@ -115,6 +115,20 @@ FLAGS = {
     "--run {row}": "not a run folder",
 }
 
+FIT = {
+    "benchmark=true": r"trainer\.extra\.benchmark is not an argument that Keras' `fit` gets",
+    "epochs=3": r"Did you mean 'trainer\.max_epochs'",
+    "validation_steps=3": r"Did you mean 'trainer\.limit_val_batches'",
+    "steps_per_epoch=3": r"Did you mean 'trainer\.limit_train_batches'",
+    "validation_freq=3": r"Did you mean 'trainer\.check_val_every_n_epoch'",
+    "batch_size=3": r"Did you mean 'data\.batch_size'",
+    "initial_epoch=3": "resume=RUN continues at the epoch of its checkpoint",
+    "validation_split=2": r"is not a part of the rows, such as 0\.2",
+    "shuffle=batch": r"trainer\.extra\.shuffle=batch is neither true nor false",
+    "class_weight=[1,2]": "is not a number for each class",
+    "class_weight={a:1}": "is not a number for each class",
+}
+
 ROWS = [
     *(Row(words, rf"'?{words.split('=')[0].split()[0]}'?.*{says}") for words, says in MEANT.items()),
     *(Row(words, rf"{words.split('=')[0]}[=.]?.*({says})") for words, says in CHOICES.items()),
@@ -123,7 +137,8 @@ ROWS = [
     *(Row(words, says) for words, says in GRAMMAR.items()),
     *(Row(words, says) for words, says in FLAGS.items()),
     Row("trainer.max_epoch=3 framework=kears seed=x model=mlpp", "^error: 4 problems:", name="four at once, all listed"),
-    Row("trainer.extra.benchmark=true framework=keras", r"trainer\.extra\.benchmark is not an argument that Keras' `fit` gets"),
+    *(Row(f"framework=keras trainer.extra.{word}", says) for word, says in FIT.items()),
+    Row("trainer.extra.benchmrk=true", r"Did you mean 'benchmark'\?"),
     Row("trainer.max_epoch=3 trainer.max_epoch=4", r"trainer\.max_epochs", name="the same twice"),
     Row("optimizer.lr=0,1", r"optimizer\.lr.*(-m|sweep|0\.1)", name="a decimal comma"),
     Row("optimizer.lr=1e", r"optimizer\.lr='1e' is not a number"),

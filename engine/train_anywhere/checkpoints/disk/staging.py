@@ -31,8 +31,8 @@ from train_anywhere.files.removal import (
     NotOwnedError,
     OwnedFolder,
     check_owned,
-    make_empty,
     make_owned,
+    new_folder,
     remove,
 )
 
@@ -89,17 +89,12 @@ class Staging:
         """Write a checkpoint, and return its folder. A partial one is removed."""
         self.claim()
         name = folder_name(info.step)
-        temporary = self._checkpoint(info.step, f".{name}.{os.getpid()}")
         final = self._checkpoint(info.step, name)
-        make_empty(temporary, private=True)
-        try:
-            write(temporary.path)
-            write_manifest(temporary.path, info, list_sizes(temporary.path), boot=boot_id())
+        with new_folder(self._checkpoint(info.step, f".{name}.{os.getpid()}"), private=True) as temporary:
+            write(temporary)
+            write_manifest(temporary, info, list_sizes(temporary), boot=boot_id())
             remove(final)
-            move(temporary.path, final.path)
-        except BaseException:
-            remove(temporary)
-            raise
+            move(temporary, final.path)
         return final.path
 
     def list_complete(self) -> list[SavedCheckpoint]:

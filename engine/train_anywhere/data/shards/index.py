@@ -1,4 +1,4 @@
-"""The index of a data set's shards: scanned once, kept next to them, and mapped into memory by every process."""
+"""The index of a data set's shards: scanned once, kept in a folder of its own, and mapped into memory by every process."""
 
 import hashlib
 import json
@@ -88,12 +88,12 @@ def _map(file: str) -> np.ndarray:
     return np.load(file, mmap_mode="r", allow_pickle=False).view(np.ndarray)  # indexing a memmap takes longer
 
 
-def open_index(folder: Path, other: Path, pulse: Callable[[], None] = lambda: None) -> Index:
+def open_index(folder: Path, cache: Path, pulse: Callable[[], None] = lambda: None) -> Index:
     """Return the index of the shards below a folder; if it does not exist, one process scans them and the others wait.
 
     Args:
         folder: the folder of the shards.
-        other: where the index is kept if `folder` can't be written.
+        cache: the folder of the index.
         pulse: called after each scanned file.
 
     Raises:
@@ -112,37 +112,19 @@ def open_index(folder: Path, other: Path, pulse: Callable[[], None] = lambda: No
         raise DataError(
             f"shards in {folder} changed since this run indexed them; put them back, or start a new run."
         )
-    places = [folder / f".index-{VERSION}{key}", other / f"index-{VERSION}{key}"]
-    place = next((p for p in places if p.is_dir()), places[not os.access(folder, os.W_OK)])
-    try:
-        prepare_folder(place, lambda new: _write(new, folder, files, pulse))
-    except DataError as error:
-        if place == places[1] or not isinstance(error.__cause__, OSError):
-            raise
-        place = prepare_folder(places[1], lambda new: _write(new, folder, files, pulse))
+    place = cache / f"index-{VERSION}{key}"
+    prepare_folder(place, lambda new: _write(new, folder, files, pulse))
     try:
         index = Index(folder, place, shards, json.loads((place / INFO).read_text()))
-        _check(index)
+        fields = {".parquet": set[str](), ".jsonl": {LINE}}.get(shards.kind, index.fields)
+        for name in ("hash", *(f"{what}:{name}" for name in fields for what in ("offset", "size"))):
+            if index.array(name).shape != (index.starts[-1],):
+                raise ValueError(f"{name} has the wrong length")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{place} is damaged ({error}); delete this folder, and the next run writes it again."
         ) from error
     return index
-
-
-def _sum(info: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(info).encode()).hexdigest()
-
-
-def _check(index: Index) -> None:
-    """Raise an error if the content of an index is not as it was written: others may write in the folder of the data."""
-    if index.info.pop("sum") != _sum(index.info):
-        raise ValueError(f"{INFO} was changed")
-    fields = {".parquet": set[str](), ".jsonl": {LINE}}.get(index.shards.kind, index.fields)
-    for name in ("hash", *(f"{what}:{name}" for name in fields for what in ("offset", "size"))):
-        array = index.array(name)
-        if array.shape != (index.starts[-1],) or array.dtype.kind not in "iu":
-            raise ValueError(f"{name} has the wrong length or type")
 
 
 def _write(place: Path, folder: Path, files: Files, pulse: Callable[[], None]) -> None:
@@ -175,7 +157,7 @@ def _write(place: Path, folder: Path, files: Files, pulse: Callable[[], None]) -
         ],
         "notes": [one.note for one in scans if one.note],
     }
-    (place / INFO).write_text(json.dumps(info | {"sum": _sum(info)}))
+    (place / INFO).write_text(json.dumps(info))
 
 
 def _scan_all(folder: Path, files: Files) -> Iterator[Scan]:

@@ -11,7 +11,7 @@ from train_anywhere.config.limits import Range
 from train_anywhere.config.paths import AbsoluteFolder, resolve_node_path
 from train_anywhere.data.array_data import leaves
 from train_anywhere.data.dataset import Splits
-from train_anywhere.data.order.blocks import BlockOrder
+from train_anywhere.data.order.assignment import BlockOrder
 from train_anywhere.data.shards.checks import parse_size
 from train_anywhere.data.shards.index import AGREED, Index, open_index
 from train_anywhere.data.shards.rows import LABELS, ShardRows, find_columns

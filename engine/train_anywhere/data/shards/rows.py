@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from train_anywhere.data.array_data import stack
-from train_anywhere.data.order.blocks import BlockOrder
+from train_anywhere.data.order.assignment import BlockOrder
 from train_anywhere.data.shards.scan import parse_class
 from train_anywhere.data.shards.sources import Fields, Source
 from train_anywhere.errors import DataError, listed

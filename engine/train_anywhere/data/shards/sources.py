@@ -59,7 +59,7 @@ class OpenFile:
         if not inside or len(found) != size:
             raise DataError(
                 f"{self.path} has no {size:,} bytes at byte {offset:,}: it ends early, or its index is damaged. Fetch it again, or delete "
-                "the folder of the index next to it."
+                "the index in data.index."
             )
         return found
 

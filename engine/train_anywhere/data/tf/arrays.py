@@ -55,18 +55,8 @@ def batch_spec(first: Structure, last: Structure, rows: int | None) -> Structure
     Raises:
         DataError: the two rows differ in structure, type or number of dimensions.
     """
-    try:
-        tf.nest.assert_same_structure(first, last)
-    except (TypeError, ValueError):
-        raise DataError(
-            f"data returns {_names(first)} for its first row and {_names(last)} for its last; every row must have the same."
-        ) from None
-    for one, other in zip(tf.nest.flatten(first), tf.nest.flatten(last), strict=True):
-        if one.dtype != other.dtype or one.ndim != other.ndim or one.ndim == 0:
-            raise DataError(
-                f"data returns {_describe(one)} for its first row and {_describe(other)} for its last; every row must have the same type "
-                "and number of dimensions."
-            )
+    free = [tf.TensorSpec([None] * max(1, one.ndim), _dtype_of(one)) for one in tf.nest.flatten(first)]
+    flatten_as(tf.nest.pack_sequence_as(first, free), last)
     return tf.nest.map_structure(lambda one, other: common_spec(one, other, rows), first, last)
 
 
@@ -97,7 +87,7 @@ def tensors(read: Callable[[int], list[np.ndarray]], number: tf.Tensor, spec: St
 
 
 def flatten_as(spec: Structure, batch: Structure) -> list[np.ndarray]:
-    """Return the arrays of a batch, in the order of `tf.nest.flatten`. Raises DataError unless they match the spec."""
+    """Return the arrays of a batch, in the order of `tf.nest.flatten`. Raises DataError unless they match the spec of other rows."""
     try:
         tf.nest.assert_same_structure(batch, spec)
     except (TypeError, ValueError):
@@ -106,10 +96,10 @@ def flatten_as(spec: Structure, batch: Structure) -> list[np.ndarray]:
         ) from None
     arrays: list[np.ndarray] = tf.nest.flatten(batch)
     for array, one in zip(arrays, tf.nest.flatten(spec), strict=True):
-        if _dtype_of(array) != one.dtype or not one.shape.is_compatible_with(array.shape):
+        if (kind := _dtype_of(array)) != one.dtype or not one.shape.is_compatible_with(array.shape):
             raise DataError(
-                f"data returns {_describe(array)}, but its first and last row have {one.dtype.name} {list(one.shape)}; pad the rows of a "
-                "batch to one shape."
+                f"data returns {kind.name} {list(array.shape)} after {one.dtype.name} {list(one.shape)}; every row must have the same type "
+                "and number of dimensions, and the rows of a batch one shape: pad them."
             )
     return arrays
 
@@ -118,7 +108,3 @@ def _names(structure: Structure) -> str:
     if isinstance(structure, dict):
         return "{" + ", ".join(sorted(map(str, structure))) + "}"
     return f"a tuple of {len(structure)}" if isinstance(structure, tuple) else "one array"
-
-
-def _describe(array: np.ndarray) -> str:
-    return f"{_dtype_of(array).name} {list(array.shape)}"

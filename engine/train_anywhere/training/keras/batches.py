@@ -12,8 +12,7 @@ from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import Arrays, DataSet, Splits
 from train_anywhere.data.known import too_large
-from train_anywhere.data.order.assignment import BatchOrder
-from train_anywhere.data.order.blocks import block_order
+from train_anywhere.data.order.assignment import BatchOrder, block_order
 from train_anywhere.data.tf.pipeline import read_batches, row_spec, to_data_set
 from train_anywhere.data.tf.streams import Stream, is_stream, share_rows
 from train_anywhere.errors import ConfigError, DataError

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from train_anywhere.data.answers import check_answers
+from train_anywhere.data.array_data import check_answers
 from train_anywhere.errors import CheckpointError
 from train_anywhere.training.keras.dropin.gradients import find_layers
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.schema import Config
-from train_anywhere.data.answers import check_answers, flatten_arrays
+from train_anywhere.data.array_data import check_answers, flatten_arrays
 from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.torch.random_states import seed_everything

@@ -19,8 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from train_anywhere.config.schema import Config, Data
 from train_anywhere.data.dataset import DataSet, ModuleLoaders, Splits
-from train_anywhere.data.order.assignment import BatchOrder
-from train_anywhere.data.order.blocks import block_order
+from train_anywhere.data.order.assignment import BatchOrder, block_order
 from train_anywhere.data.torch.loader import Batches, BatchLoader, torch_loader
 from train_anywhere.data.torch.user_loader import is_map_style, is_sharded, is_source, yields_batches
 from train_anywhere.distributed.topology import Topology
