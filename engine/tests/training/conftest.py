@@ -9,18 +9,16 @@ from tools.testing.weights import final_weights
 
 
 @pytest.fixture(scope="module")
-def single(request, train, tmp_path_factory) -> Callable[[str], dict[str, np.ndarray]]:
-    """Return the weights of one process with the module's SAME, by framework."""
-    known: dict[str, dict[str, np.ndarray]] = {}
+def single(train, tmp_path_factory) -> Callable[..., dict[str, np.ndarray]]:
+    """Return the weights that one process trains with some words, once for each."""
+    known: dict[tuple[str, ...], dict[str, np.ndarray]] = {}
 
-    def weights(framework: str) -> dict[str, np.ndarray]:
-        if framework not in known:
-            folder = tmp_path_factory.mktemp(framework)
-            done = train(
-                *request.module.SAME, f"framework={framework}", "strategy=single", f"paths.results={folder}"
-            )
+    def weights(*words: str) -> dict[str, np.ndarray]:
+        if words not in known:
+            folder = tmp_path_factory.mktemp("single")
+            done = train(*words, "strategy=single", f"paths.results={folder}")
             assert done.returncode == 0, done.stderr
-            known[framework] = final_weights(folder / "latest")
-        return known[framework]
+            known[words] = final_weights(folder / "latest")
+        return known[words]
 
     return weights

@@ -6,7 +6,7 @@ import pytest
 
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.plan import limit_batches, make_plan, uneven_rows_note, validation_due
+from train_anywhere.training.plan import limit_batches, make_plan, validation_due
 
 Make = Callable[..., Config]
 
@@ -98,14 +98,3 @@ def test_an_interval_longer_than_an_epoch_is_refused(make_config: Make) -> None:
     ):
         make_plan(make_config(*words), 10, 1, 1, 1)
     assert make_plan(make_config(*words, "trainer.limit_val_batches=0"), 10, 1, 1, 1).val_batches == 0
-
-
-@pytest.mark.parametrize(
-    ("rows", "ranks", "parts"),
-    [(17, 2, "9 and 8"), (1007, 8, "7 have 126, 1 have 125"), (16, 2, None), (None, 2, None)],
-)
-def test_rows_that_ranks_do_not_divide_are_a_note(rows: int | None, ranks: int, parts: str | None) -> None:
-    note = uneven_rows_note("validation", rows, ranks)
-    assert (
-        note == parts if parts is None else f"{rows} validation rows on {ranks} ranks: {parts};" in str(note)
-    )

@@ -24,9 +24,24 @@ SAME = (
 )
 """Everything whose result must not depend on the number of devices."""
 
+LANGUAGE = (
+    "task=language_model", "model=gpt", "model.layers=2", "model.heads=2", "model.kv_heads=1",
+    "model.width=16", "data._target_=tests.tasks.sentences.open_sentences", "data.rows=48",
+    "data.batch_size=8", "optimizer=sgd", "schedule=constant", "trainer.max_epochs=1",
+    "trainer.gradient_clip_val=0.5", "trainer.accelerator=cpu", "monitor.ranks=true",
+)  # fmt: skip
+"""A language model of rows of different lengths."""
+
 CELLS = [(framework, name) for framework, cells in SUPPORTED.items() for name in cells if name != "single"]
-QUICK = ["mirrored"]
-"""Tried in `make test` too; all others are there in tests/slurm."""
+CASES = [
+    *((SAME, *cell, ()) for cell in CELLS),
+    *((LANGUAGE, *cell, ()) for cell in CELLS),
+    (LANGUAGE, "lightning", "fsdp", ("strategy.blocks=[Block]", "model.checkpoint_activations=true")),
+    (LANGUAGE, "lightning", "ddp", ("data.batch_size=4", "trainer.accumulate_grad_batches=2")),
+    (LANGUAGE, "keras", "mirrored", ("model.checkpoint_activations=true",)),
+    (LANGUAGE, "keras", "multiworker_mirrored", ("data.batch_size=4", "trainer.accumulate_grad_batches=2")),
+]
+"""What is trained, the framework and strategy, and other words of the run on two devices."""
 
 
 def needs_horovod(require, framework: str, strategy: str) -> None:
@@ -35,22 +50,23 @@ def needs_horovod(require, framework: str, strategy: str) -> None:
         require(not horovod_problem(framework), "run `make horovod`")
 
 
-@pytest.mark.horovod
-@pytest.mark.parametrize(
-    "framework, strategy", [c if c[1] in QUICK else pytest.param(*c, marks=pytest.mark.slow) for c in CELLS]
-)
 @pytest.mark.slow
-def test_two_devices_train_as_one(framework, strategy, train, single, require, tmp_path: Path) -> None:
+@pytest.mark.horovod
+@pytest.mark.parametrize(("same", "framework", "strategy", "besides"), CASES)
+def test_two_devices_train_as_one(
+    same, framework, strategy, besides, train, single, require, tmp_path
+) -> None:
     needs_horovod(require, framework, strategy)
-    options = (f"framework={framework}", f"strategy={strategy}", "trainer.devices=2")
-    done = train(*SAME, *options, f"paths.results={tmp_path}")
+    options = (f"framework={framework}", f"strategy={strategy}", "trainer.devices=2", *besides)
+    done = train(*same, *options, f"paths.results={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert info(tmp_path / "latest")["strategy"] == strategy
+    assert same is SAME or "tokens/s" in done.stdout
     ranks = 2 if SUPPORTED[framework][strategy].ranks else 1
     assert done.stdout.count("started by") == ranks
     # ranks that share one state have no whole weights
-    assert len(fingerprints(done.stdout)) == (0 if strategy in SHARDED_STRATEGIES else 1)
-    assert largest_difference(final_weights(tmp_path / "latest"), single(framework)) < 1e-6
+    assert len(fingerprints(done.stdout)) == (strategy not in SHARDED_STRATEGIES)
+    assert largest_difference(final_weights(tmp_path / "latest"), single(*same, options[0])) < 1e-6
 
 
 @pytest.mark.slow
@@ -63,7 +79,7 @@ def test_a_missing_average_would_show(framework, strategy, make_run, single, req
     _, run = make_run(*SAME, *options)
     ranks = 2 if SUPPORTED[framework][strategy].ranks else 1
     output = start_broken(run, ranks, noticed=strategy not in SHARDED_STRATEGIES)
-    assert largest_difference(final_weights(run.path), single(framework)) > 1e-3
+    assert largest_difference(final_weights(run.path), single(*SAME, options[0])) > 1e-3
     if ranks > 1 and strategy not in SHARDED_STRATEGIES:
         assert len(fingerprints(output)) == 2  # ranks see different data, so their weights part
 

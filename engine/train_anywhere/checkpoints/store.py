@@ -178,7 +178,9 @@ class CheckpointStore:
         if damage := self._find_damage(temporary):
             raise OSError(f"{temporary} reads back differently from what was written: {damage}")
         final = self.folder / folder_name(step)
-        if os.path.lexists(final):  # the same step again; after a kill here, the new one counts by its manifest
+        if os.path.lexists(
+            final
+        ):  # the same step again; after a kill here, the new one counts by its manifest
             if self._is_ours(final) and self._find_damage(final) is None:
                 self.remove(final)
                 self._damaged.pop(final, None)

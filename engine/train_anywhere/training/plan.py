@@ -149,17 +149,6 @@ def validation_notes(trainer: Trainer, plan: Plan) -> list[str]:
     return ["there is no validation data: the newest checkpoint counts as the best."] if missing else []
 
 
-def uneven_rows_note(name: str, rows: int | None, ranks: int) -> str | None:
-    """Return a line about a split whose rows the ranks don't divide, or None."""
-    each, more = divmod(rows or 0, ranks)
-    if not more:
-        return None
-    parts = [each + (rank < more) for rank in range(ranks)]
-    counts = f"{more} have {each + 1}, {ranks - more} have {each}"
-    listed = f"{parts[0]} and {parts[1]}" if ranks == 2 else counts
-    return f"{rows} {name} rows on {ranks} ranks: {listed}; metrics are means over all rows, and all_gather joins the rows."
-
-
 def count_parts(config: Config) -> int:
     """Return the number of parts of `trainer.micro_batch` rows of a global batch."""
     return max(1, config.data.batch_size // (config.trainer.micro_batch or config.data.batch_size))

@@ -53,7 +53,6 @@ from train_anywhere.training.order import State
 from train_anywhere.training.plan import (
     refuse_other_framework,
     resume_message,
-    uneven_rows_note,
 )
 from train_anywhere.training.reporting.progress import open_progress
 
@@ -176,8 +175,6 @@ class LightningTraining(Setup):
             places = self.trainer.strategy.training_loaders.places  # type: ignore[attr-defined]
             workers = [getattr(place.loader, "num_workers", 0) for place in places]
             recorder.record_facts(header.record(config, plan) | {"own_workers": max(workers, default=None)})
-        if uneven := uneven_rows_note("validation", header.rows.get("validation"), ranks):
-            note(uneven)
         if self.writer.newest:
             note(resume_message(self.writer.newest, config, plan, ranks))
         if line := describe_best_checkpoint(config.task, config.checkpoint):
