@@ -194,7 +194,8 @@ class CheckpointStore:
     def _clean(self, written: Path) -> None:
         """Rewrite the pointers, and remove checkpoints that the rule does not keep."""
         complete = self.all()
-        saved = [s for s in complete if s.path not in self._damaged]
+        old = {s.path for s in complete if s.path != written and s.path.name.startswith(f".{written.name}.")}
+        saved = [s for s in complete if s.path not in {*self._damaged, *old}]
         kept, readable = {written} | self.rule.kept(saved), {s.path for s in complete}
         for name, pointed in {"newest": saved[-1], "best": self.rule.best(saved)}.items():
             try:

@@ -3,10 +3,10 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +129,9 @@ def open_index(folder: Path, cache: Path, pulse: Callable[[], None] = lambda: No
 
 def _write(place: Path, folder: Path, files: Files, pulse: Callable[[], None]) -> None:
     scans: list[Scan] = []
-    with show_progress(f"{folder}: indexing {len(files):,} shards") as advance:
-        for (_, size, _), one in zip(files, _scan_all(folder, files), strict=True):
+    task = f"{folder}: indexing {len(files):,} shards"
+    with show_progress(task) as advance, ThreadPoolExecutor(THREADS) as pool:
+        for (_, size, _), one in zip(files, pool.map(partial(_scan, folder), files), strict=True):
             scans.append(one)
             advance(size)
             pulse()
@@ -160,19 +161,12 @@ def _write(place: Path, folder: Path, files: Files, pulse: Callable[[], None]) -
     (place / INFO).write_text(json.dumps(info))
 
 
-def _scan_all(folder: Path, files: Files) -> Iterator[Scan]:
-    def scan_one(file: tuple[str, int, int]) -> Scan:
-        path = folder / file[0]
-        try:
-            found, state = scan(path), os.stat(path)
-        except OSError as error:
-            raise DataError(f"{path} can't be read ({error.strerror or error}).") from error
-        if (state.st_size, state.st_mtime_ns) != file[1:]:
-            raise DataError(f"{path} changed while it was indexed; start again when it is complete.")
-        return found
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        try:
-            yield from pool.map(scan_one, files)
-        finally:
-            pool.shutdown(cancel_futures=True)
+def _scan(folder: Path, file: tuple[str, int, int]) -> Scan:
+    path = folder / file[0]
+    try:
+        found, state = scan(path), os.stat(path)
+    except OSError as error:
+        raise DataError(f"{path} can't be read ({error.strerror or error}).") from error
+    if (state.st_size, state.st_mtime_ns) != file[1:]:
+        raise DataError(f"{path} changed while it was indexed; start again when it is complete.")
+    return found

@@ -159,9 +159,8 @@ class Source:
                 file.parquet = file.parquet or import_parquet().ParquetFile(file.path, pre_buffer=False)
                 have = [name for name in self.fields if name in file.parquet.schema_arrow.names]
                 number = int(self.index.units[unit, 1])
-                table = file.parquet.read_row_group(number, have, use_threads=False)
-                self._tables[unit] = table = table.combine_chunks()
-                self._bytes += table.nbytes
+                self._tables[unit] = file.parquet.read_row_group(number, have, use_threads=False)
+                self._bytes += self._tables[unit].nbytes
                 while len(self._tables) > 1 and self._bytes > self.cache:
                     self._bytes -= self._tables.popitem(last=False)[1].nbytes
             self._tables.move_to_end(unit)
@@ -172,11 +171,10 @@ def _values(column: Any, rows: list[int]) -> list[Any]:
     """Return the values of some rows of a column of Parquet: lists of numbers as arrays, which takes a tenth of the time."""
     from pyarrow import types
 
-    kind, chunk = column.type, column.chunk(0)
+    kind = column.type
     numbers = types.is_list(kind) and (
         types.is_integer(kind.value_type) or types.is_floating(kind.value_type)
     )
-    if not numbers or column.num_chunks > 1 or column.null_count or chunk.values.null_count:
+    if not numbers or column.null_count or any(chunk.values.null_count for chunk in column.chunks):
         return [column[row].as_py() for row in rows]
-    values, ends = chunk.values.to_numpy(), chunk.offsets.to_numpy()
-    return [values[ends[row] : ends[row + 1]].copy() for row in rows]
+    return [column[row].values.to_numpy().copy() for row in rows]
