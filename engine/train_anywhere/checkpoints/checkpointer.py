@@ -78,23 +78,14 @@ class AsyncCheckpointer:
         return self._request is not None and not self._request.released
 
     def wait(self) -> None:
-        """Wait until the buffers are free, or their state is lost.
-
-        Raises:
-            CheckpointError: as `check`.
-        """
+        """Wait until the buffers are free, or their state is lost. Raises CheckpointError as `check`."""
         with self._changed:
             self._changed.wait_for(lambda: not self.in_use)
             self._request = None
         self.check()
 
     def save(self, write: Write, info: CheckpointInfo) -> None:
-        """Submit the buffers, which were filled after `wait`, and return at once.
-
-        Args:
-            write: writes the files of the checkpoint from the buffers into a folder; called by the worker.
-            info: position and metrics of the training.
-        """
+        """Submit the buffers, which were filled after `wait`, and return at once. The worker calls `write`."""
         with self._changed:
             self._request = WriteRequest(write, info)
             self._changed.notify_all()

@@ -49,11 +49,7 @@ def choose(run: RunDir, which: str | int, checksums: bool = True) -> SavedCheckp
 
 
 def read_chosen(run: RunDir, which: str | int, read: Callable[[SavedCheckpoint], T]) -> T:
-    """Return the result of `read` for the chosen checkpoint.
-
-    Raises:
-        CheckpointError: as `choose` and `read`.
-    """
+    """Return the result of `read` for the chosen checkpoint. Raises CheckpointError as both functions."""
     for _ in range(MAX_TRIES - 1):
         saved = choose(run, which)
         try:

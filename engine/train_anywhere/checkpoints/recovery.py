@@ -27,10 +27,7 @@ from train_anywhere.runs.reopen.frozen import read_frozen
 def open_checkpointer(config: Checkpoint, run: RunDir, sharded: bool = False) -> AsyncCheckpointer:
     """Call `recover`, and return the checkpointer of a new or resumed run.
 
-    With `sharded` the ranks write their shards to the node's disk and to the run folder themselves.
-
-    Raises:
-        CheckpointError: see `recover`.
+    With `sharded` the ranks write their shards to the node's disk and to the run folder themselves. Raises CheckpointError as `recover`.
     """
     recover(config, run)
     local = None if sharded else find_run_folder(run.path, config.local)
@@ -47,11 +44,7 @@ def _open_store(config: Checkpoint, run: RunDir) -> CheckpointStore:
 
 
 def recover(config: Checkpoint, run: RunDir) -> SavedCheckpoint | None:
-    """Publish checkpoints left on this node; return the newest.
-
-    Raises:
-        CheckpointError: the run folder can't be written.
-    """
+    """Publish checkpoints left on this node; return the newest. Raises CheckpointError if the run folder can't be written."""
     local = find_run_folder(run.path, config.local)
     staging = Staging(local) if local else None
     if staging is None or not staging.is_owned():

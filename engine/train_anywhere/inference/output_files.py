@@ -28,11 +28,7 @@ ENDINGS = (".npz", ".csv")
 
 
 def write_metrics(run: RunDir, saved: SavedCheckpoint, split: str, metrics: Mapping[str, float]) -> Path:
-    """Write RUN/evaluations/<split>-<step>[-N].json, return its path.
-
-    Raises:
-        CheckpointError: the run folder can't be written.
-    """
+    """Write RUN/evaluations/<split>-<step>[-N].json, return its path. Raises CheckpointError if it can't be written."""
     content = {
         "split": split,
         "step": saved.step,
@@ -73,13 +69,6 @@ def check_new_file(path: Path) -> Path:
     if why:
         raise CheckpointError(f"{path} can't be written ({why}); name another file.")
     return path
-
-
-def prediction_file(name: str) -> Path:
-    """Return the path of a new file for predictions. Raises CheckpointError."""
-    if Path(name).suffix not in ENDINGS:
-        raise CheckpointError(f"--predict {name}: the name must end in {' or '.join(ENDINGS)}.")
-    return check_new_file(Path(name))
 
 
 def export_file(run: RunDir, saved: SavedCheckpoint, file: Path | None, suffix: str) -> Path:
@@ -147,6 +136,11 @@ def _table(arrays: "Mapping[str, np.ndarray]", names: Sequence[str], classes: Se
             columns[f"{name}_{label}"] = map(repr, flat[:, number].tolist())
         if of_classes:
             columns[f"{name}_class"] = [classes[k] for k in flat.argmax(axis=1)]
+    return csv_table(columns)
+
+
+def csv_table(columns: Mapping[str, Iterable[Any]]) -> str:
+    """Return columns of one length, by name, as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

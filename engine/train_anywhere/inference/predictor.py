@@ -1,7 +1,5 @@
 """A trained model for new data: files or arrays in, predictions out."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.data.array_data import flatten_arrays, stack
 from train_anywhere.data.dataset import Arrays
 from train_anywhere.errors import ConfigError
+from train_anywhere.inference.output_files import csv_table
 
 
 @dataclass(frozen=True)
@@ -54,25 +53,13 @@ class Predictions:
 
     def table(self) -> str:
         """Return a CSV table with the columns file, label, probability."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(("file", "label", "probability"))
-        most = self.probabilities.max(axis=1)
-        names = self.files or [str(n) for n in range(len(most))]
-        writer.writerows(
-            (name, label, f"{p:.6f}") for name, label, p in zip(names, self.labels, most, strict=True)
-        )
-        return text.getvalue()
+        most = [f"{p:.6f}" for p in self.probabilities.max(axis=1)]
+        return csv_table({"file": self.files or range(len(most)), "label": self.labels, "probability": most})
 
 
 @dataclass(frozen=True)
 class NewRows:
-    """New data as a data set: each item is prepared when it is read.
-
-    Attributes:
-        items: files or arrays.
-        prepare: returns a row of the data set for an item, with any target.
-    """
+    """Files or arrays as a data set: `prepare` returns a row for each, with any target, when it is read."""
 
     items: Sequence[Any]
     prepare: Any
@@ -125,10 +112,9 @@ class Predictor:
         return Predictions(flatten_arrays(outputs), files, self.class_names)
 
     def _row_maker(self, files: bool) -> Any:
-        maker = getattr(self._model.train_split, "row_of", None)
         own = self._own
-        if maker is None and own:
-            maker = getattr(self.network, "row_of", None)
+        places = (self._model.train_split, *([self.network] if own else []))
+        maker = next((found for place in places if (found := getattr(place, "row_of", None))), None)
         if maker is None:
             kind = "files" if files else "arrays"
             whose = "data set, data module or model" if own else "data set"

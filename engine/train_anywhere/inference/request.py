@@ -16,7 +16,7 @@ from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
 from train_anywhere.files.root import shell_folder
 from train_anywhere.files.terminal.fit import FittedHelp
-from train_anywhere.inference.output_files import check_new_file, prediction_file
+from train_anywhere.inference.output_files import ENDINGS, check_new_file
 from train_anywhere.inference.trained_model import find_run, read_config, refuse_export
 from train_anywhere.runs.folder import RunDir
 
@@ -62,12 +62,9 @@ class EvaluationRequest:
     """A checked request.
 
     Attributes:
-        run, config: the run and its configuration, with the changes.
-        words: the changes, as key=value.
-        export: the export format, as in `FORMATS`.
-        predictions: absolute path of the file of predictions; None: write none.
-        to: absolute path of the export; None: in the run folder.
-        output: absolute path of the table for `files`; None: print it.
+        words: the changes of the configuration, as key=value.
+        predictions, to, output: absolute paths of new files: predictions of a split, an export, the table for `files`; None for what
+            was not typed.
     """
 
     run: RunDir
@@ -92,7 +89,7 @@ def check_request(parsed: argparse.Namespace, words: Sequence[str]) -> Evaluatio
     if parsed.export:
         refuse_export(config.framework, parsed.export, list(FORMATS[config.framework]))
     to = check_new_file(Path(parsed.to)) if parsed.to else None
-    predictions = prediction_file(parsed.predict) if parsed.predict else None
+    predictions = check_new_file(Path(parsed.predict)) if parsed.predict else None
     choose(run, parsed.checkpoint, checksums=False)
     output = check_new_file(Path(parsed.output)) if parsed.output else None
     files = matching_files(parsed.predict_files)
@@ -133,6 +130,8 @@ def refuse_bad_values(parsed: argparse.Namespace) -> None:
         problems.append(f"--temperature {parsed.temperature} must be 0 or above.")
     if not 0 <= parsed.seed < 2**63:
         problems.append(f"--seed {parsed.seed} must not be negative.")
+    if parsed.predict and not parsed.predict.endswith(ENDINGS):
+        problems.append(f"--predict {parsed.predict}: the name must end in {' or '.join(ENDINGS)}.")
     if parsed.output and not parsed.predict_files:
         problems.append("--output keeps the table of --predict-files; add --predict-files PATTERN.")
     if parsed.to and not parsed.export:

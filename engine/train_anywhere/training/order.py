@@ -23,12 +23,7 @@ State = Literal["completed", "preempted", "failed"]
 
 
 class Training(ABC):
-    """What a run is made of in one of its processes, step by step.
-
-    Attributes:
-        config: the composed configuration.
-        stack: what is open until the run ends.
-    """
+    """What a run is made of in one of its processes, step by step; `stack` holds what is open until it ends."""
 
     def __init__(self, config: Config, process: RankProcess) -> None:
         self.config, self.process, self.stack = config, process, ExitStack()

@@ -86,25 +86,22 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
         )
     if found := [problem for problem in problems if problem]:
         raise ConfigError(*found)
-    total = count_steps(t, steps)
     limit_val = t.limit_val_batches and (t.overfit_batches or t.limit_val_batches)
-    return Plan(
-        batch_per_rank=batch // world_size // parts,
-        train_batches=steps * accumulate,
-        accumulate=accumulate,
-        steps_per_epoch=steps,
-        max_epochs=-(-total // steps),
-        total_steps=total,
-        val_every=every if isinstance(every, int) else max(1, int(steps * every)),
-        val_batches=limit_batches(val, limit_val, t.fast_dev_run),
-        test_batches=limit_batches(test, t.limit_test_batches, t.fast_dev_run),
+    val, test = (
+        limit_batches(count, limit, t.fast_dev_run)
+        for count, limit in ((val, limit_val), (test, t.limit_test_batches))
     )
+    every = every if isinstance(every, int) else max(1, int(steps * every))
+    return _plan(config, batch // world_size // parts, steps * accumulate, steps, every, val, test)
 
 
-def count_steps(trainer: Trainer, steps: int) -> int:
-    """Return the optimizer steps of a run with so many `steps` in an epoch."""
-    total = steps * (1 if trainer.fast_dev_run else trainer.epoch_limit)
-    return min(total, trainer.max_steps or total)
+def _plan(config: Config, batch: int, train: int, steps: int, every: int, val: int, test: int) -> Plan:
+    """Return the plan of epochs with so many `train` batches and optimizer `steps`."""
+    t = config.trainer
+    total = steps * (1 if t.fast_dev_run else t.epoch_limit)
+    total = min(total, t.max_steps or total)
+    epochs = -(-total // max(1, steps))
+    return Plan(batch, train, batches_per_step(config), steps, epochs, total, every, val, test)
 
 
 def unmeasured_problem(trainer: Trainer, val: int) -> str | None:
@@ -124,23 +121,11 @@ def make_user_plan(config: Config, batches: float, validates: bool, tests: bool,
 
     `batches` of an epoch may be infinite; `batch` is the rows of one, if known. Raises ConfigError for early stopping without validation.
     """
-    t, accumulate = config.trainer, batches_per_step(config)
-    if problem := unmeasured_problem(t, validates):
+    if problem := unmeasured_problem(config.trainer, validates):
         raise ConfigError(problem)
     train = int(min(batches, MAX_COUNT))
-    steps = -(-train // accumulate)
-    total = count_steps(t, steps)
-    return Plan(
-        batch_per_rank=batch or 0,
-        train_batches=train,
-        accumulate=accumulate,
-        steps_per_epoch=steps,
-        max_epochs=-(-total // max(1, steps)),
-        total_steps=total,
-        val_every=steps,
-        val_batches=int(validates),
-        test_batches=int(tests),
-    )
+    steps = -(-train // batches_per_step(config))
+    return _plan(config, batch or 0, train, steps, steps, int(validates), int(tests))
 
 
 def validation_notes(trainer: Trainer, plan: Plan) -> list[str]:

@@ -86,8 +86,8 @@ class Staging:
         self._stays: set[Path] = set()  # checkpoints that could not be removed
 
     def write(self, write: Write, info: CheckpointInfo) -> Path:
-        """Write a checkpoint, and return its folder. A partial one is removed."""
-        self.claim()
+        """Write a checkpoint, and return its folder. A partial one is removed. Raises OSError."""
+        make_owned(self._place, private=True)  # for this user only, since checkpoints are loaded
         name = folder_name(info.step)
         final = self._checkpoint(info.step, name)
         with new_folder(self._checkpoint(info.step, f".{name}.{os.getpid()}"), private=True) as temporary:
@@ -135,10 +135,6 @@ class Staging:
         except OSError:
             return None  # it does not exist yet, or writing to its disk will show the error
         return None
-
-    def claim(self) -> None:
-        """Make the folder, for this user only since checkpoints are loaded. Raises OSError."""
-        make_owned(self._place, private=True)
 
     def _checkpoint(self, step: int, name: str) -> OwnedFolder:
         names, marker = (*self._place.names, name), ownership_marker(self.folder.name, step)

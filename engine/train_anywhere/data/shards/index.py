@@ -41,9 +41,7 @@ class Index:
     """The samples of all shards of a folder; row i is the i-th sample of the shards in the order of their names.
 
     Attributes:
-        root: the folder of the shards.
-        place: the folder of the index.
-        shards: the shards and their splits.
+        root, place: the folders of the shards and of the index.
         info: `files` (see `Files`), their `counts`, the `largest` integers of all, `units` and `notes`. A unit is a shard or a row group of
             Parquet: number of the file, number in the file, rows, bytes.
     """
@@ -89,12 +87,9 @@ def _map(file: str) -> np.ndarray:
 
 
 def open_index(folder: Path, cache: Path, pulse: Callable[[], None] = lambda: None) -> Index:
-    """Return the index of the shards below a folder; if it does not exist, one process scans them and the others wait.
+    """Return the index of the shards below a folder; if `cache` lacks it, one process scans them and the others wait.
 
-    Args:
-        folder: the folder of the shards.
-        cache: the folder of the index.
-        pulse: called after each scanned file.
+    `pulse` is called after each scanned file.
 
     Raises:
         DataError: a shard can't be read, is damaged or incomplete; or the index can't be written, or is damaged.

@@ -30,9 +30,7 @@ Fields = dict[str, Any]
 class OpenFile:
     """A shard that is open for reading, and was not changed since it was indexed.
 
-    Args:
-        path: the file.
-        state: its size and its time in ns; a time of 0 is not compared.
+    `state` is its size, and its time in ns; a time of 0 is not compared.
     """
 
     def __init__(self, path: str, state: tuple[int, int]) -> None:
@@ -77,13 +75,9 @@ def _members(path: str, state: tuple[int, int]) -> dict[int, str]:
 
 
 class Source:
-    """Reads the fields of samples by their row in an index.
+    """Reads the fields of samples by their row in an index; `folder` may be a copy of the shards on this node.
 
-    Args:
-        index: the index.
-        folder: the folder of the shards, or its copy on this node.
-        fields: the fields to read.
-        cache: the most bytes of decoded row groups to keep.
+    It keeps at most `cache` bytes of decoded row groups.
     """
 
     def __init__(self, index: Index, folder: Path, fields: list[str], cache: int) -> None:

@@ -49,15 +49,7 @@ class FirstBatches(keras.utils.PyDataset):
 
 
 class Stream:
-    """A split with its own batches.
-
-    Args:
-        split: the split that `data._target_` returned.
-        name: the name of the split.
-
-    Raises:
-        DataError: validation or test data can be read only once.
-    """
+    """A split with its own batches. Raises DataError for validation or test data that can be read only once."""
 
     def __init__(self, split: Any, name: str) -> None:
         self.split, self.name = split, name

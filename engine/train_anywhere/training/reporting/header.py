@@ -34,6 +34,8 @@ class Header:
     def lines(self, config: Config, plan: Plan | None) -> list[str]:
         """Return the header as it is printed. Before the run, the plan may be unknown."""
         t, many = config.trainer, self.devices > 1
+        frozen = f", {self.trained:,} trained" if self.trained != self.parameters else ""
+        parameters = "" if self.parameters is None else f", {self.parameters:,} parameters{frozen}"
         batch = plan.batch_per_rank if plan else config.data.batch_size // self.devices
         accumulate = plan.accumulate if plan else batches_per_step(config)
         per_device = f" ({batch} per device)" if many else ""
@@ -45,7 +47,7 @@ class Header:
         at_most = f"{t.max_steps:,}, at most " if t.max_steps else ""
         steps = f"{plan.total_steps:,} in " if plan and plan.steps_known else at_most
         rows = {
-            "Model": f"{self.model}{self._parameters()}",
+            "Model": f"{self.model}{parameters}",
             "Data": f"{choice_name(data.name, data.target.get(config.framework))}{splits}",
             "Device": f"{kind}, precision {t.precision}, strategy {self.strategy}",
             "Batch": (f"{batch * self.devices}{per_device}" if batch else "as the data yields them")
@@ -53,12 +55,6 @@ class Header:
             "Steps": f"{steps}{epochs} epoch{'s'[: epochs != 1]}" if epochs < MAX_COUNT else "no limit",
         }
         return [f"{name + ':':<15}{text}" for name, text in rows.items()]
-
-    def _parameters(self) -> str:
-        if self.parameters is None:
-            return ""
-        frozen = f", {self.trained:,} trained" if self.trained != self.parameters else ""
-        return f", {self.parameters:,} parameters{frozen}"
 
     def record(self, config: Config, plan: Plan) -> dict[str, Any]:
         """Return what run.json keeps of it."""
