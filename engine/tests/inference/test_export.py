@@ -69,23 +69,6 @@ def test_onnx_says_what_to_install(runs: Runs, evaluated: Evaluate, monkeypatch:
     assert "--export onnx needs onnxscript: pip install onnxscript" in error
 
 
-def test_keras_opens_what_it_wrote(runs: Runs, evaluated: Evaluate, tmp_path: Path) -> None:
-    import keras
-    import tensorflow as tf
-
-    model = load_model(runs["keras"].path)
-    assert isinstance(model.network, keras.Model)
-    for format, file in (("keras", tmp_path / "model.keras"), ("savedmodel", tmp_path / "served")):
-        code, _, error = evaluated(runs["keras"].path, "--export", format, "--to", file)
-        assert code == 0, error
-    expected = np.asarray(model(images()))
-    assert np.array_equal(expected, np.asarray(model.network(images(), training=False)))
-    loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
-    assert np.allclose(np.asarray(loaded(images())), expected, atol=1e-6)
-    served = tf.saved_model.load(str(tmp_path / "served"))
-    assert np.allclose(np.asarray(served.serve(images())), expected, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("framework", "format"), [("lightning", "torch"), ("lightning", "torch.export"), ("keras", "savedmodel")]
 )
