@@ -1,12 +1,24 @@
-"""Batches, steps and epochs of a run."""
+"""Batches, steps, epochs and learning rates of a run, and the message of a resumed one."""
 
+import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
+from train_anywhere.config.choices import ConstantSchedule, CosineSchedule, StepSchedule
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.plan import limit_batches, make_plan, validation_due
+from train_anywhere.training.plan import (
+    learning_rate,
+    limit_batches,
+    lr_factor,
+    make_plan,
+    resume_message,
+    scale_lr,
+    validation_due,
+)
 
 Make = Callable[..., Config]
 
@@ -98,3 +110,55 @@ def test_an_interval_longer_than_an_epoch_is_refused(make_config: Make) -> None:
     ):
         make_plan(make_config(*words), 10, 1, 1, 1)
     assert make_plan(make_config(*words, "trainer.limit_val_batches=0"), 10, 1, 1, 1).val_batches == 0
+
+
+def test_warmup_is_linear_and_ends_at_one() -> None:
+    schedule = ConstantSchedule("constant", warmup_epochs=0.5)
+    assert [lr_factor(schedule, s, 8, 80) for s in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+
+
+def test_cosine_starts_at_one_halves_in_the_middle_and_ends_at_final() -> None:
+    schedule = CosineSchedule("cosine", warmup_epochs=1, final=0.1)
+    assert lr_factor(schedule, 10, 10, 110) == 1.0
+    assert lr_factor(schedule, 60, 10, 110) == pytest.approx(0.55)
+    assert lr_factor(schedule, 110, 10, 110) == pytest.approx(0.1)
+    assert lr_factor(schedule, 500, 10, 110) == pytest.approx(0.1)
+
+
+def test_steps_at_the_milestones() -> None:
+    schedule = StepSchedule("step", warmup_epochs=0, milestones=[1, 2.5], gamma=0.1)
+    assert [round(lr_factor(schedule, s, 10, 100), 6) for s in (9, 10, 24, 25)] == [1.0, 0.1, 0.1, 0.01]
+
+
+def test_scaling_rules() -> None:
+    assert scale_lr(0.1, "none", 16) == 0.1
+    assert scale_lr(0.1, "linear", 16) == pytest.approx(1.6)
+    assert scale_lr(0.1, "sqrt", 16) == pytest.approx(0.1 * math.sqrt(16))
+
+
+def test_the_learning_rate_is_scaled_for_the_ranks(make_config: Callable[..., Config]) -> None:
+    config = make_config(
+        "optimizer=sgd", "optimizer.scale_lr=linear", "schedule=constant", "data.batch_size=96"
+    )
+    plan = make_plan(config, 11, 2, 2, 4)
+    assert learning_rate(config.optimizer, config.schedule, plan, 5, 4) == pytest.approx(0.4)
+
+
+def test_a_longer_schedule_that_raises_the_learning_rate_again_is_told(make_config) -> None:
+    def line(*words: str, lr: float) -> str:
+        config = make_config("trainer.max_epochs=9", "optimizer.lr=0.001", *words)
+        plan = make_plan(config, 4, 1, 1, 1)
+        metrics = {"lr": lr} if lr else {}
+        saved = SavedCheckpoint(
+            path=Path("x"), step=24, epoch=6, batch=0, metrics=metrics, value=None, framework="one"
+        )
+        return resume_message(saved, config, plan, 1)
+
+    cosine = ("schedule.warmup_epochs=0", "schedule.final=0")  # half a cosine at step 23 of 36 is 0.289
+    plain = "resuming at step 24 of 36"
+    assert (
+        line(*cosine, lr=1.2e-05)
+        == f"{plain}; schedule=cosine now ends there: the learning rate rises from 1.2e-05 to 0.000289"
+    )
+    assert line(*cosine, lr=0.000289) == line(*cosine, lr=0) == line("schedule=constant", lr=0.001) == plain
+    assert line("schedule.warmup_epochs=7", lr=1e-05) == plain  # it rises anyway

@@ -32,20 +32,13 @@ class FirstBatches(keras.utils.PyDataset):
     def __init__(self, inner: keras.utils.PyDataset, count: int) -> None:
         super().__init__(inner.workers, inner.use_multiprocessing, inner.max_queue_size)
         self.inner, self.count = inner, count
+        self.on_epoch_begin, self.on_epoch_end = inner.on_epoch_begin, inner.on_epoch_end
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, index: int) -> Any:
         return self.inner[index]
-
-    def on_epoch_begin(self) -> None:
-        """Call the hook."""
-        self.inner.on_epoch_begin()
-
-    def on_epoch_end(self) -> None:
-        """Call the hook."""
-        self.inner.on_epoch_end()
 
 
 class Stream:
