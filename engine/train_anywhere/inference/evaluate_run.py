@@ -25,34 +25,32 @@ def evaluate(request: EvaluationRequest) -> int:
     Raises:
         ConfigError, CheckpointError, DataError: the request can't be carried out; nothing was written.
     """
-    other = request.files or request.typed.generate is not None or request.predictions is not None
-    if request.export:
-        use_model(
-            request.run, request.words, request.typed.checkpoint, lambda loaded: export(loaded, request)
-        )
+    typed = request.typed
+    other = request.files or typed.generate is not None or typed.predict
+    if typed.export:
+        use_model(request.run, request.words, typed.checkpoint, lambda loaded: export(loaded, request))
         if not other:
             return 0
-    loaded = open_model(request.run, request.words, request.typed.checkpoint)
-    if request.typed.generate is not None:
+    loaded = open_model(request.run, request.words, typed.checkpoint)
+    if typed.generate is not None:
         print(generate_text(loaded, request))
     if request.files:
         table = Predictor(loaded.model, loaded.config).predict(request.files).table()
-        if request.output:
-            write_atomic(request.output, table)
-        print(f"predictions: {display_path(request.output)}" if request.output else table.rstrip())
-    if request.predictions is not None or not other:
-        measure(loaded, request.typed.split, request.predictions)
+        if typed.output:
+            write_atomic(typed.output, table)
+        print(f"predictions: {display_path(typed.output)}" if typed.output else table.rstrip())
+    if typed.predict or not other:
+        measure(loaded, typed.split, typed.predict)
     return 0
 
 
 def export(loaded: LoadedRun, request: EvaluationRequest) -> None:
     """Write the model as `--export` names. Raises CheckpointError, ConfigError."""
-    assert request.export
-    suffix = FORMATS[request.config.framework][request.export]
-    path = export_file(request.run, loaded.saved, request.to, suffix)
+    format = request.typed.export
+    path = export_file(request.run, loaded.saved, request.typed.to, FORMATS[request.config.framework][format])
     with draft_export(path) as draft:
-        loaded.model.export(request.export, draft)
-    print(f"{request.export}: {display_path(path)}")
+        loaded.model.export(format, draft)
+    print(f"{format}: {display_path(path)}")
 
 
 def measure(loaded: LoadedRun, split: str | None, predictions: Path | None) -> None:

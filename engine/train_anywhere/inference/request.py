@@ -59,22 +59,12 @@ def make_parser(description: str) -> argparse.ArgumentParser:
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """A checked request.
-
-    Attributes:
-        words: the changes of the configuration, as key=value.
-        predictions, to, output: absolute paths of new files: predictions of a split, an export, the table for `files`; None for what
-            was not typed.
-    """
+    """A checked request: `words` are the changes of the configuration, `typed` has a Path for each new file."""
 
     run: RunDir
     config: Config
     words: list[str]
-    export: str | None
-    predictions: Path | None
-    to: Path | None
     files: list[Path]
-    output: Path | None
     typed: argparse.Namespace
 
 
@@ -88,12 +78,11 @@ def check_request(parsed: argparse.Namespace, words: Sequence[str]) -> Evaluatio
     config = read_config(run, changes)
     if parsed.export:
         refuse_export(config.framework, parsed.export, list(FORMATS[config.framework]))
-    to = check_new_file(Path(parsed.to)) if parsed.to else None
-    predictions = check_new_file(Path(parsed.predict)) if parsed.predict else None
     choose(run, parsed.checkpoint, checksums=False)
-    output = check_new_file(Path(parsed.output)) if parsed.output else None
-    files = matching_files(parsed.predict_files)
-    return EvaluationRequest(run, config, changes, parsed.export, predictions, to, files, output, parsed)
+    files = {name: getattr(parsed, name) for name in ("to", "predict", "output")}
+    new = {name: check_new_file(Path(file)) for name, file in files.items() if file}
+    typed = argparse.Namespace(**vars(parsed) | new)
+    return EvaluationRequest(run, config, changes, matching_files(parsed.predict_files), typed)
 
 
 def matching_files(pattern: str | None) -> list[Path]:
