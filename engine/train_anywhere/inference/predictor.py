@@ -105,8 +105,6 @@ class Predictor:
             rows = np.asarray(items)
             rows = rows.astype(np.float32) if rows.dtype == np.float64 else rows
             outputs = self._model.predict_arrays(rows)
-        elif self._own:
-            outputs = self._model.predict_samples([*map(self._row_maker(True), listed)])
         else:
             outputs = self._model.predict_rows(NewRows(listed, self._row_maker(bool(files))))
         return Predictions(flatten_arrays(outputs), files, self.class_names)

@@ -1,6 +1,6 @@
 """Open the trained Keras model of a run on one device, to measure, use and export it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from train_anywhere.config.schema import Config
-from train_anywhere.data.array_data import stack
 from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.tf.pipeline import plain_data_errors
@@ -71,18 +70,13 @@ class TrainedModel:
         return getattr(split, "dataset", split)  # of a map-style data set, which `Samples` reads
 
     def predict_rows(self, rows: DataSet) -> Any:
-        """Return what the task's model predicts for rows, arrays [n, ...]."""
+        """Return what the model predicts for rows, arrays [n, ...]."""
         with plain_data_errors():
             return self._predict(self._evaluation(rows, 1.0))
 
     def predict_arrays(self, array: np.ndarray) -> Any:
         """Return what the user's own model returns for rows [n, ...]."""
         return self.network.predict(array, batch_size=self.config.data.batch_size, verbose=0)
-
-    def predict_samples(self, samples: Sequence[Any]) -> Any:
-        """Return what `predict_step` of the user's own model returns for rows of its data set."""
-        batches = tf.data.Dataset.from_tensor_slices(stack([*samples])).batch(self.config.data.batch_size)
-        return self.network.predict(batches, verbose=0)
 
     @property
     def generate(self) -> Callable[[list[int], int, float, int], list[int]] | None:

@@ -1,7 +1,7 @@
 """The trained model of a Lightning run on one device: measure, use and export it."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -14,7 +14,6 @@ import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.schema import Config
@@ -130,10 +129,6 @@ class TrainedModel:
         with torch.inference_mode():
             answers = [module.predict_step(b, n) if own else module(b) for n, b in enumerate(batches)]
         return concatenate(answers)
-
-    def predict_samples(self, samples: Iterable[Any]) -> Any:
-        """Return what the user's `predict_step` returns for rows. Raises ConfigError without one."""
-        return self._predict(DataLoader([*samples], self.config.data.batch_size))
 
     @explain_lightning_errors()
     def _predict(self, loader: Any) -> dict[str, np.ndarray]:
