@@ -31,10 +31,8 @@ _servers: dict[str, ForkServer] = {}
 def server(framework: str) -> ForkServer:
     """Return this process's server for commands with a framework, or without one ("")."""
     if framework not in _servers:
-        modules = ["tools.testing.warm_imports"]
-        if framework:
-            own = ("features.node", "monitor.report.page", f"training.{framework}.run")
-            modules += [f"train_anywhere.{name}" for name in own]
+        own = ("features.node", "monitor.report.page", f"training.{framework}.run") if framework else ()
+        modules = [*(f"train_anywhere.{name}" for name in own), "tools.testing.warm_imports"]
         _servers[framework] = ForkServer(modules, ENVIRON)
     return _servers[framework]
 

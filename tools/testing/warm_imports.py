@@ -1,5 +1,6 @@
 """Imports of commands without a framework, for a fork server of the tests."""
 
+import os
 import socket
 from importlib import import_module
 
@@ -38,7 +39,14 @@ def load() -> None:
     GlobalHydra.instance().clear()
 
 
+class Server(ForkServer):
+    """The server that this process is, for its forks. It has imported all that it imports."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self._socket, self._environ = client, dict(os.environ)
+
+
+load()
 ours, theirs = socket.socketpair()
 fork_main.EXTRA_SOCKETS.append(theirs)
-warm.join(ForkServer.join(ours))
-load()
+warm.join(Server(ours))

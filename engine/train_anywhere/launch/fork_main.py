@@ -43,9 +43,6 @@ READ_AT_IMPORT = (
 READ_LATER = frozenset({"CUDA_VISIBLE_DEVICES", "PYTHONPATH", "PYTHONUNBUFFERED"})
 """Such variables that a fork may have other values of."""
 
-AFTER_IMPORTS: dict[str, str] = {}
-"""Environment of this server after the imports."""
-
 EXTRA_SOCKETS: list[socket.socket] = []
 """Further sockets on which requests arrive. A module may add one for programs that forks start."""
 
@@ -244,7 +241,6 @@ def main(number: int, modules: Sequence[str]) -> None:
     for name in modules:
         importlib.import_module(name)
     imported = {name: value for name, value in os.environ.items() if before.get(name) != value}
-    AFTER_IMPORTS.update(os.environ)
     gc.collect()
     gc.freeze()
     if (request := serve(requests, before)) is None:

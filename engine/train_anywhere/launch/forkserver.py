@@ -19,7 +19,7 @@ from typing import Any
 
 from train_anywhere.errors import listed
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.launch.fork_main import AFTER_IMPORTS, PADDING, changed_at_import, main, read_line
+from train_anywhere.launch.fork_main import PADDING, changed_at_import, main, read_line
 
 LOST_EXIT_CODE = -int(signal.SIGKILL)
 """Exit code of a fork whose server was killed, because only the server knows the real one."""
@@ -98,13 +98,6 @@ class ForkServer:
                 command, cwd=root, env=self._environ, pass_fds=[number], start_new_session=True,
                 stdin=quiet, stdout=quiet, stderr=quiet,
             )  # fmt: skip
-
-    @classmethod
-    def join(cls, client: socket.socket) -> "ForkServer":
-        """Return the server at the other end of one of `EXTRA_SOCKETS`, for its forks."""
-        self = cls.__new__(cls)
-        self._socket, self._environ = client, AFTER_IMPORTS
-        return self
 
     def __enter__(self) -> "ForkServer":
         return self
