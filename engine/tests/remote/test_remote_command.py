@@ -2,11 +2,6 @@
 
 import json
 import os
-import shlex
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -136,31 +131,3 @@ def test_a_folder_with_other_files_is_refused_and_stays(laptop: Laptop, site: Si
     done = laptop.command("train", "on=site")
     assert done.returncode == 2 and "has files that were not sent from here" in done.stderr
     assert files(site.folder) == {"thesis.txt"}
-
-
-@pytest.mark.alone
-@pytest.mark.slow
-def test_a_second_submission_takes_little_longer_than_ssh_and_rsync_by_hand(laptop, site):
-    words = ("cluster=slurm", "trainer.nodes=2", "dry_run=true")
-    assert laptop.command("train", "on=site", *words).returncode == 0
-
-    def take(command: Callable[[], subprocess.CompletedProcess[str]]) -> float:
-        (laptop.project / "src" / "changed.py").write_text(f"a = {time.monotonic()}\n")
-        start = time.monotonic()
-        assert command().returncode == 0
-        return time.monotonic() - start
-
-    def by_hand() -> "subprocess.CompletedProcess[str]":
-        train = f"cd {shlex.quote(str(site.folder))} && {sys.executable} src/train.py"
-        rsync = (
-            f"rsync -az --exclude .git --exclude .venv '{laptop.project}/' 'site-login:{site.home}/by hand/'"
-        )
-        both = f"{rsync} && ssh site-login {shlex.quote(f'{train} {shlex.join(words)}')}"
-        return subprocess.run(["bash", "-c", both], env=laptop.environ, capture_output=True, text=True)
-
-    take(by_hand)
-    ours, theirs = zip(
-        *((take(lambda: laptop.command("train", "on=site", *words)), take(by_hand)) for _ in range(5)),
-        strict=True,
-    )
-    assert min(ours) / min(theirs) <= 1.5, (ours, theirs)

@@ -55,7 +55,7 @@ def test_a_run_that_is_only_here_is_named(laptop: Laptop, site: Site) -> None:
     (run / "config.yaml").write_text("framework: lightning\n")
     for words in (("train", "resume=results/digits/1"), ("evaluate", str(run)), ("train", f"init={run}")):
         done = laptop.command(*words, "on=site")
-        assert done.returncode == 2 and "is a run of this machine: copy it to site" in done.stderr
+        assert done.returncode == 2 and "is a run of this machine; if site has none" in done.stderr
 
 
 def make_run(results: Path, *starts: str) -> RunDir:

@@ -30,8 +30,8 @@ FAILURES = {
 }
 """Messages of ssh, and what each means."""
 
-MARK, DIFFERS = "@train-anywhere", "@differs"
-"""Lines of a script: below the first is what it prints, and not the profile of the login shell; a folder is not as provided."""
+MARK = "@train-anywhere"
+"""Line of a script: below it is what it prints, and not the profile of the login shell."""
 
 REFUSALS = {
     r"no space left|quota exceeded|exceeded .*quota": "the disk or your quota is full in {where}: make room there.",
@@ -78,28 +78,19 @@ class Connection:
         return self._captured([*self.ssh, self.host.ssh, wrap(marked, login)], stdin)
 
     def rsync(
-        self,
-        folder: str,
-        options: Sequence[str],
-        paths: tuple[str, str],
-        stdin: bytes = b"",
-        then: str = "",
-        provided: str = "",
-    ) -> str | None:
+        self, folder: str, options: Sequence[str], paths: tuple[str, str], stdin: bytes = b"", then: str = ""
+    ) -> str:
         """Copy files from the first path to the second; a path that starts with a colon is below `folder` there.
 
-        `then` is a script of bash that runs there if all files were copied. Returns what rsync prints, or None if the folder is not
-        there or the command `provided` fails in it. Raises like `capture`.
+        `then` is a script of bash that runs there if all files were copied. Returns what rsync prints. Raises like `capture`.
         """
-        enter = f"cd -- {shlex.quote(folder)} && {provided or 'true'} || {{ echo {DIFFERS} >&2; exit 1; }}"
-        there = wrap(f'echo {MARK} >&2; {enter}\n"$@" || exit\n{then}', login=False)
+        enter = f"echo {MARK} >&2; cd -- {shlex.quote(folder)} || exit"
+        there = wrap(f'{enter}\n"$@" || exit\n{then}', login=False)
         # the address of the host, and quotes in quotes, would mean something to rsync
         places = [f"there{path}" if path.startswith(":") else path for path in paths]
         start = f'exec {shlex.join([*self.ssh, self.host.ssh, there])} "$@"'
         words = ["rsync", *options, "-e", "sh -c 'eval \"$TRAIN_ANYWHERE_SSH\"'", *places]
         done = self._captured(words, stdin, env={**os.environ, "TRAIN_ANYWHERE_SSH": start})
-        if provided and DIFFERS in done.stderr:
-            return None
         broken = (12, 30, 35)  # the stream broke, or a time-out
         if done.returncode in broken and not _meaning(REFUSALS, done.stderr):
             raise self._explain_lost(done.stderr)

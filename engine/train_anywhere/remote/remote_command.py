@@ -71,11 +71,8 @@ def run_elsewhere(start: str, words: Sequence[str]) -> int | None:
         print(f"On {host.name}: python src/jobs.py --on {host.name} status, logs -f, cancel", file=sys.stderr)
     if code == REFUSED:
         values = [word.rpartition("=")[2] for word in own]
-        for run in (shlex.quote(value) for value in values if Path(value, "config.yaml").is_file()):
-            there = f"cd -- {remote_folder(host)} && test -e {run}/config.yaml"
-            if run[0] not in "/'" and not Connection(host).capture(there).returncode:
-                continue
-            note = f"note: {run} is a run of this machine: copy it to {host.name} with rsync, see docs/how-to/move-a-run.md."
+        for run in (value for value in values if Path(value, "config.yaml").is_file()):
+            note = f"note: {run} is a run of this machine; if {host.name} has none of this name, copy it: docs/how-to/move-a-run.md."
             print(printable(note), file=sys.stderr)
     return code
 

@@ -68,7 +68,7 @@ def pull(name: str, run: str | None, results: Path, everything: bool) -> list[Pa
         if any((target.path / script).exists() for script in SCRIPT.values()):
             left_out.append("code*")  # a job that is submitted again from here runs it
         excluded = ["--exclude=__pycache__", *(f"--exclude=/{name}" for name in left_out)]
-        printed = connection.rsync(str(there), [*OPTIONS, *excluded], (":./", f"{target.path}/")) or ""
+        printed = connection.rsync(str(there), [*OPTIONS, *excluded], (":./", f"{target.path}/"))
         if found := re.findall(r'skipping non-regular file "(.*)"', printed):
             more = f" and {len(found) - 5:,} more" if len(found) > 5 else ""
             note = f"note: not copied, since they are no files: {', '.join(found[:5])}{more}"

@@ -77,10 +77,6 @@ printf '\n@folder %s\n' "$PWD"
 
 It reads their names. A link on the way keeps a file."""
 
-SAME = """[ "$(head -n 1 .remote/owner; sha256sum < .remote/sent)" = '{owner}
-{sent}  -' ]"""
-"""Condition of bash that the folder has the mark, and that the last transfer has sent the same files."""
-
 FINISH = r"""
 find .remote/requests -mindepth 2 -name code -mtime +30 -printf '%h\0' 2>/dev/null | xargs -0r rm -r --
 printf '%s\n' {commit} > .remote/commit
@@ -176,27 +172,13 @@ def transfer(connection: Connection, files: SentFiles) -> str:
         write_atomic(machine, os.urandom(8).hex())
     mark = hashlib.sha256(f"{machine.read_text()} {WORK} {_branch()}".encode(errors="surrogateescape"))
     owner = mark.hexdigest()[:16]
-    key = hashlib.sha256(f"{owner} {connection.host.folder}".encode(errors="surrogateescape"))
-    path = state / f"{name}-{key.hexdigest()[:16]}.lock"
-    with open(path, "a+", errors="surrogateescape") as lock:
+    with open(state / f"{name}-{owner}.lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        lock.seek(0)
-        folder = lock.read()
+        folder = _prepare(connection, names, owner)
         options = [*OPTIONS, *(NEW if protocol >= 30 else OLD)]
-
-        def send(provided: str = "") -> str | None:
-            finish = FINISH.format(commit=files.commit)
-            return connection.rsync(folder, options, (f"{WORK}/", ":."), names, finish, provided)
-
-        printed = None
-        if folder and "$" not in connection.host.folder:  # nothing to prepare if the same files were sent
-            printed = send(SAME.format(owner=owner, sent=hashlib.sha256(names).hexdigest()))
-        if printed is None:
-            folder = _prepare(connection, names, owner)
-            lock.truncate(0)
-            lock.write(folder)
-            printed = send()
-    sent = [printable(line) for line in (printed or "").splitlines() if not line.endswith("/")]
+        finish = FINISH.format(commit=files.commit)
+        printed = connection.rsync(folder, options, (f"{WORK}/", ":."), names, finish)
+    sent = [printable(line) for line in printed.splitlines() if not line.endswith("/")]
     shown = f": {', '.join(sent)}" if 0 < len(sent) <= LISTED else ""
     print(f"Sent {len(sent)} of {len(present)} files to {name}:{folder}{shown}", file=sys.stderr, flush=True)
     return folder
