@@ -230,13 +230,8 @@ def test_ranks_that_hang_start_again_in_the_job(make_config, tmp_path, node, ret
     count = f"$(wc -l <{tmp_path}/ranks)"
     ranks = f"echo >>{tmp_path}/ranks; {python(RECORD_START)}; [ {count} = {starts} ] && {complete} || {{ {hangs(node)}; }}"
     ranks = f'case "$*" in *checkpoints.recovery* | *" cat") exit ;; esac; {ranks}'
-    done = run_script(
-        make_config,
-        tmp_path,
-        ranks,
-        words=[f"cluster.retries={retries}"],
-        scontrol=SCONTROL.format(batch=1, folder=tmp_path),
-    )
+    words, scontrol = [f"cluster.retries={retries}"], SCONTROL.format(batch=1, folder=tmp_path)
+    done = run_script(make_config, tmp_path, ranks, words=words, scontrol=scontrol)
     requeued = starts == 3
     assert says in done.stderr, done.stderr
     assert done.returncode == (75 if requeued else 0)

@@ -120,13 +120,8 @@ def test_a_rank_ends_with_the_process_that_started_it(first: str, tmp_path: Path
     rank.write_text(RANK.format(first=first))
     parent.write_text(STARTS)
     environment = {**rank_environment(), "PYTHONPATH": f"{ENGINE}:{ROOT}"}
-    with subprocess.Popen(
-        [sys.executable, str(parent), str(rank)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as process:
+    command, pipe = [sys.executable, str(parent), str(rank)], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGKILL)

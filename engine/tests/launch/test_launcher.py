@@ -80,10 +80,8 @@ def test_a_torchrun_that_lost_the_first_one_is_a_consequence() -> None:
     [(137, "signal SIGKILL"), (75, "exit code 75"), (1, "exit code 1"), (200, "exit code 200")],
 )
 def test_horovodrun_names_the_rank_that_ended(code: int, said: str) -> None:
-    assert describe_rank_exit(RuntimeError(HOROVOD.format(3, code))) == (
-        code,
-        f"rank 3 ended with {said}; the other ranks were stopped.",
-    )
+    sentence = f"rank 3 ended with {said}; the other ranks were stopped."
+    assert describe_rank_exit(RuntimeError(HOROVOD.format(3, code))) == (code, sentence)
 
 
 @pytest.mark.parametrize("message", ["", "no route to host", "Horovod detected that no host answers"])
@@ -107,8 +105,5 @@ def test_torchrun_takes_the_first_node_of_the_step_as_host(node, is_host, monkey
     meets = ["--rdzv-backend=c10d", "--rdzv-id=7", "--rdzv-endpoint=localhost:10064"]
     own = ["--nproc-per-node=2", *meets, f"--rdzv-conf=is_host={is_host}", "--local-addr=localhost"]
     assert launcher.add_rendezvous(words, environ) == [*own, *words]
-    assert launcher.add_rendezvous(["--standalone", "--", "train.py"], {}) == [
-        "--standalone",
-        "--",
-        "train.py",
-    ]
+    alone = ["--standalone", "--", "train.py"]
+    assert launcher.add_rendezvous(alone, {}) == alone

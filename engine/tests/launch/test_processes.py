@@ -95,14 +95,8 @@ def test_variables_left_from_a_torchrun_do_not_reach_the_ranks(tmp_path: Path) -
         "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1",
         "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "gone", "MASTER_PORT": "29500",
     }  # fmt: skip
-    command = [
-        sys.executable,
-        str(ROOT / "src" / "train.py"),
-        "model=mlp",
-        "trainer.accelerator=cpu",
-        "trainer.devices=2",
-    ]
-    command += ["trainer.max_steps=2", f"paths.results={tmp_path}"]
+    words = ("model=mlp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.max_steps=2")
+    command = [sys.executable, str(ROOT / "src" / "train.py"), *words, f"paths.results={tmp_path}"]
     process = subprocess.Popen(command, env={**os.environ, **left}, start_new_session=True)
     try:
         assert process.wait(90) == 0

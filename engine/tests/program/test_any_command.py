@@ -39,13 +39,8 @@ def test_the_environment_is_that_of_a_plain_start(tmp_path: Path, prefix: tuple[
     environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
     code = "import os, sys; os.umask(0o27); os.execvp(sys.argv[1], sys.argv[1:])"
     plain = [*prefix, sys.executable, "-c", code, sys.executable, str(SHOW)]
-    ours = [
-        *plain[:-1],
-        str(ROOT / "src" / "run.py"),
-        f"paths.results={tmp_path / 'results'}",
-        "--",
-        str(SHOW),
-    ]
+    run = (str(ROOT / "src" / "run.py"), f"paths.results={tmp_path / 'results'}")
+    ours = [*plain[:-1], *run, "--", str(SHOW)]
     facts = []
     for command in (plain, ours):
         subprocess.run(["env", *command], env=environ, check=True, cwd=tmp_path, stdin=subprocess.DEVNULL)
@@ -151,13 +146,7 @@ def test_arguments_name_folders_of_the_run(run: Run, tmp_path: Path, latest: Lat
     words = ["--out=$TRAIN_PERSISTENT_CHECKPOINTS", "${TRAIN_RUN}/x", "$TRAIN_RUNS", "$HOME", "{x}"]
     ok(run("--", str(SHOW), *words))
     folder = latest()
-    assert shown(tmp_path)["arguments"] == [
-        f"--out={folder}/checkpoints",
-        f"{folder}/x",
-        "$TRAIN_RUNS",
-        "$HOME",
-        "{x}",
-    ]
+    assert shown(tmp_path)["arguments"] == [f"--out={folder}/checkpoints", f"{folder}/x", *words[2:]]
 
 
 def test_arguments_of_a_later_start(run: Run, tmp_path: Path, latest: Latest) -> None:

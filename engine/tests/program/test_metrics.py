@@ -195,13 +195,11 @@ print("arguments", sys.argv[1:])
 
 
 def test_a_sweep_runs_one_after_the_other(run, tmp_path, latest, capsys):
-    done = run(
-        LEARNS,
-        "-m",
-        "args.lr=0.1,0.3,1e-2",
-        "args.name='a b'",
-        arguments=("--lr", "{args.lr}", "{args.name}{x}"),
+    words, arguments = (
+        ("-m", "args.lr=0.1,0.3,1e-2", "args.name='a b'"),
+        ("--lr", "{args.lr}", "{args.name}{x}"),
     )
+    done = run(LEARNS, *words, arguments=arguments)
     assert done.returncode == 4
     assert "arguments ['--lr', '0.01', 'a b{x}']" in done.stdout
     assert "run                " in done.stdout and "lr=0.3" in done.stdout and "lr=0.01" in done.stdout

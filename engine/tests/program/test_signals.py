@@ -26,15 +26,9 @@ def stopped(
 
     It reaches `src/run.py`, or its process "group" as from mpirun, or "all" that it has started as from Slurm without cgroups.
     """
-    command = [*RUN, *words]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, **(environ or {})},
-    )
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
+    known = {**os.environ, **(environ or {})}
+    process = subprocess.Popen([*RUN, *words], start_new_session=True, env=known, **streams)
     assert process.stdout
     while "ready" not in (line := process.stdout.readline()):
         assert line
@@ -183,11 +177,8 @@ def test_the_end_of_an_earlier_start_does_not_count(run, script, latest, monkeyp
 def test_a_signal_to_all_processes_leaves_the_older_copy(script: str, tmp_path: Path, latest: Latest) -> None:
     """Slurm signals the program too, which may exit before its files are known."""
     (ROOT / script).write_text(STOPS)
-    keys = [
-        f"paths.results={tmp_path / 'results'}",
-        f"checkpoint.local={tmp_path / 'disk'}",
-        "checkpoint.every_n_seconds=1",
-    ]
+    keys = [f"paths.results={tmp_path / 'results'}", f"checkpoint.local={tmp_path / 'disk'}"]
+    keys.append("checkpoint.every_n_seconds=1")
     assert stopped(*keys, "--", script, number=signal.SIGTERM, reaches="group")[0] == 75
     folder = latest()
     assert (folder / "checkpoints" / "a.pt").read_text() == "whole"
