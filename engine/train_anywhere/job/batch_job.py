@@ -164,15 +164,8 @@ class JobRanks(RankPlace):
         o, found, refusals = self.options, list[str](), set[str]()
         # the options of the launcher that place the ranks; of two --distribution the last counts
         words = [w for w in o.command if w.startswith(("--distribution=", "--nodelist="))]
-        size = [f"--nodes={len(self.steps.hosts)}", f"--ntasks={o.uneven}"]
-        step = [
-            "srun",
-            "--distribution=block",
-            *words,
-            *size,
-            f"--cpus-per-task={o.cpus_per_task}",
-            "--export=ALL",
-        ]
+        step = ["srun", "--distribution=block", *words, f"--cpus-per-task={o.cpus_per_task}", "--export=ALL"]
+        step += [f"--nodes={len(self.steps.hosts)}", f"--ntasks={o.uneven}"]
         # of mpirun, whose own srun starts only on the other nodes, with SLURM_GPUS
         step += [f"--gpus={o.gpus}"] if o.gpus else []
         step += ["bash", "-c", 'echo "$SLURM_PROCID $SLURMD_NODENAME"']

@@ -57,11 +57,8 @@ class Stop:
         self.received.setdefault(signal.Signals(number).name, time.monotonic())
         if self.requested is None:
             self.requested = signal.Signals(number).name
-            print(
-                f"\n{'Ctrl-C' if self.requested == 'SIGINT' else self.requested}: {self.reaction}",
-                file=sys.stderr,
-                flush=True,
-            )
+            name = "Ctrl-C" if self.requested == "SIGINT" else self.requested
+            print(f"\n{name}: {self.reaction}", file=sys.stderr, flush=True)
             # Ctrl-C comes from the watcher, and a second one would stop at once
             if self.watcher and number != signal.SIGINT and os.getppid() == self.watcher:
                 os.kill(self.watcher, number)
