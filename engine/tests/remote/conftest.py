@@ -109,7 +109,9 @@ class Site:
 
     def sessions(self) -> list[psutil.Process]:
         """Return the processes of this sshd that serve a connection."""
-        return psutil.Process(self.process.pid).children()
+        with suppress(psutil.NoSuchProcess):  # it was stopped
+            return psutil.Process(self.process.pid).children()
+        return []
 
     def cut(self) -> None:
         """Kill all connections."""
