@@ -89,55 +89,6 @@ def test_the_partition_of_the_shell_selects_the_node(
     assert (made.node.gpus, made.devices, made.cluster.partition) == (2, (2,), "cas_v100_2")
 
 
-LINES: list[tuple[str, list[str], list[str]]] = [
-    ("cluster=leonardo cluster.gres=tmpfs:10g", ["SBATCH --gres=gpu:4,tmpfs:10g"], []),
-    ("cluster=slurm cluster.gres=tmpfs:10g trainer.devices=2", ["SBATCH --gpus-per-node=2", "SBATCH --gres=tmpfs:10g"], []),
-    (
-        "cluster=leonardo cluster.gres=tmpfs:10g trainer.nodes=2 trainer.total_devices=3",
-        ["SBATCH --gpus=3", "SBATCH --gres=tmpfs:10g"], [],
-    ),
-    (
-        "cluster=slurm cluster.time=600 cluster.time_min=2:00:00 cluster.nodelist=n1,n[3-4]",
-        ["SBATCH --time=10:00:00", "SBATCH --time-min=2:00:00", "SBATCH --nodelist=n1,n[3-4]"], [],
-    ),
-    # minutes on the command line are minutes
-    ("cluster=slurm cluster.time=4320 cluster.time_min=3600", ["SBATCH --time=72:00:00", "SBATCH --time-min=60:00:00"], []),
-    # to Slurm mem=0 is all memory of a node and time=0 no limit; nothing but null is left to the scheduler
-    ("cluster=slurm cluster.mem=0 cluster.time=0", ["SBATCH --mem=0", "SBATCH --time=0:00:00"], []),
-    ("cluster=slurm", [], ["SBATCH --mem", "SBATCH --time", "SBATCH --exclusive", "SBATCH --begin", "SBATCH --nice"]),
-    (
-        "cluster=slurm cluster.exclusive=true cluster.begin=2026-12-01T08:00 cluster.nice=100",
-        ["SBATCH --exclusive", "SBATCH --begin=2026-12-01T08:00", "SBATCH --nice=100"], [],
-    ),
-    (
-        "cluster=pbs cluster.exclusive=true cluster.begin=2026-12-01T08:00 cluster.nice=100",
-        ["PBS -l place=exclhost", "PBS -a 202612010800.00", "PBS -p -100"], [],
-    ),
-    ("cluster=pbs", [], ["PBS -l place", "PBS -a", "PBS -p"]),
-    ("cluster=slurm cluster.exclusive=user", ["SBATCH --exclusive=user"], []),
-    ("cluster=slurm cluster.mem_per_cpu=6G cluster.cpus_per_task=5 trainer.devices=2", ["SBATCH --mem-per-cpu=6G"], ["SBATCH --mem="]),
-]  # fmt: skip
-"""Keys of a job, lines of its script, and the beginnings of lines that it does not have."""
-
-
-@pytest.mark.parametrize(("words", "lines", "without"), LINES)
-def test_lines_of_the_script(
-    job: Callable[..., Job], words: str, lines: list[str], without: list[str]
-) -> None:
-    script = render(job(*words.split()))
-    assert [line for line in lines if f"#{line}\n" not in script] == []
-    assert [line for line in without if f"#{line}" in script] == []
-
-
-def test_a_site_that_takes_no_option_for_gpus(job: Callable[..., Job]) -> None:
-    for uneven in ("", "trainer.total_devices=3"):
-        words = ("cluster=slurm", "cluster.gpu_request=none", "trainer.nodes=2", "cluster.gres=nvme:9")
-        script = render(job(*words, *([uneven] if uneven else ["trainer.devices=2"]), "data.batch_size=48"))
-        options = [line for line in script.splitlines() if "--gpus" in line or "--gres=gpu" in line]
-        assert options == [] and "#SBATCH --gres=nvme:9\n" in script
-        assert "unset SLURM_GPUS SLURM_GPUS_PER_NODE " in script
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -172,6 +123,8 @@ def test_the_time_of_a_preset_written_without_quotes_is_noticed(job: Callable[..
     assert yaml.safe_load("time: 24:00:00") == {"time": 86400}  # why the guard is there
     with pytest.raises(ConfigError, match='quotes, "24:00:00"; for 86400 minutes write "1440:00:00"'):
         make_job(load(compose(["cluster=slurm", "cluster.time=86400"])), "/run", "/run/code")
+    # on the command line they are minutes
+    assert "#SBATCH --time=72:00:00\n" in render(job("cluster=slurm", "cluster.time=4320"))
 
 
 def test_no_limits_in_words(job: Callable[..., Job]) -> None:
