@@ -163,7 +163,7 @@ def links(disk: Disk, count: int) -> None:
     for name in (
         f"monitor/{host}.csv",
         f"monitor/trouble-{host}.txt",
-        "monitor/ended",
+        "monitor/hang",
         f"tensorboard/{host}/e",
     ):
         (saved / name).parent.mkdir(exist_ok=True)

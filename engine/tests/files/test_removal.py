@@ -4,14 +4,12 @@ import ast
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from engine.tests.confined import confined, works
 from train_anywhere.files import ROOT, removal
 from train_anywhere.files.removal import (
     MARKER,
@@ -282,58 +280,3 @@ def test_the_reader_of_sources_sees_what_removes() -> None:
     lines = ['rm -rf -- "$RUN"', "  rm $x", "a && rmdir b", "(mv a b)"]
     assert [line for line in lines if not _commands(line)] == []
     assert not _commands("srun --rm-something\n# rm -rf in a comment\nform -r\necho confirm")
-
-
-# --- the real command, where only one folder can be written -----------------------------------------------------------
-
-OPTIONS = [
-    "model=mlp", "model.hidden=[8]", "trainer.accelerator=cpu", "trainer.max_epochs=1", "trainer.limit_train_batches=3",
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def scratch(tmp_path_factory: pytest.TempPathFactory, require: Callable[[object, str], None]) -> Path:
-    folder = tmp_path_factory.mktemp("scratch")
-    require(
-        os.getuid() == 0 and works(folder),
-        "run as root, with unshare and mount: apt install util-linux mount",
-    )
-    return folder
-
-
-def train(scratch: Path, *arguments: str) -> str:
-    """Return the output of a command that must succeed."""
-    home = {
-        "HOME": str(scratch),
-        "TMPDIR": str(scratch),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, str(ROOT / "src" / "train.py"), *arguments, "monitor.progress=none"]
-    done = confined(scratch, command, env={**os.environ, **home})
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-@pytest.fixture(scope="module")
-def linked(scratch: Path) -> tuple[Path, str]:
-    """Train on a shared disk with another user's link to the results. Return the output."""
-    results, shared = scratch / "results", scratch / "shared"
-    before = results / "digits" / "before"
-    (before / "checkpoints").mkdir(parents=True)
-    (before / "run.json").write_text("{}")
-    shared.mkdir()
-    (shared / "digits-0").symlink_to(results / "digits")
-    said = train(scratch, *OPTIONS, f"checkpoint.local={shared}", f"paths.results={results}")
-    return (results / "latest").resolve(), said
-
-
-@pytest.mark.slow
-def test_a_link_in_the_place_of_the_local_folder_is_not_followed(
-    scratch: Path, linked: tuple[Path, str]
-) -> None:
-    run, said = linked
-    assert listing(run.with_name("before")) == ["checkpoints", "run.json"]
-    assert (run / "run.json").exists() and list(run.glob("checkpoints/0*"))
-    assert f"{scratch / 'shared' / 'digits-0'} is a symbolic link); continuing without it." in said
-    assert "Traceback" not in said

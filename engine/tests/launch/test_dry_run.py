@@ -69,7 +69,7 @@ def test_an_end_that_no_disk_takes_is_a_failure(make_run, monkeypatch, capsys):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     def train(*_: object) -> Outcome:
-        monkeypatch.setattr(folder, "write_or_overwrite", full)
+        monkeypatch.setattr(folder, "write_atomic", full)
         return Outcome("completed", 1, 2, {}, None)
 
     monkeypatch.setattr(rank, "train", train)

@@ -1,4 +1,4 @@
-"""A stand-in for pynvml, with four GPUs; one answers not all questions."""
+"""A stand-in for pynvml, with four GPUs, of which one answers not all questions; None is a lost one."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def known(value):
 
 def nvmlInit(): ...
 def nvmlDeviceGetCount(): return len(GPUS)
-def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetHandleByIndex(index): return known(GPUS[index]) and index
 def nvmlDeviceGetUUID(index): return f"GPU-4f6ba1f1-7d14-1a3c-8a55-d1d0e1c3a00{{index}}"
 def nvmlDeviceGetName(index): return b"NVIDIA A100-SXM4-80GB"
 def nvmlDeviceGetMemoryInfo(index): return SimpleNamespace(total=80 << 30, used=GPUS[index][1] << 20)

@@ -1,7 +1,6 @@
 """Values of NVML, with a stand-in that answers as the driver does."""
 
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -37,34 +36,6 @@ def test_only_the_job_s_gpus(listed: str | None, indices: list[int]) -> None:
     gpus = [Gpu(i, uuid, "") for i, uuid in enumerate(UUIDS)]
     found = visible_gpus(gpus, {} if listed is None else {"CUDA_VISIBLE_DEVICES": listed})
     assert [g.index for g in found] == indices
-
-
-class Lost(Exception):
-    """NVMLError of the stand-in."""
-
-
-def of_lost(*_: object) -> None:
-    raise Lost("GPU is lost")
-
-
-def test_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for the module pynvml 13. A GPU with MIG does not answer all functions."""
-    memory = types.SimpleNamespace(total=80 << 30, used=8 << 30)
-    nvml = types.SimpleNamespace(
-        NVMLError=Lost,
-        NVML_TEMPERATURE_GPU=0,
-        nvmlInit=lambda: None,
-        nvmlDeviceGetCount=lambda: 2,
-        nvmlDeviceGetHandleByIndex=lambda index: index if index == 0 else of_lost(),
-        nvmlDeviceGetMemoryInfo=lambda handle: memory,
-        nvmlDeviceGetUtilizationRates=of_lost,
-        nvmlDeviceGetPowerUsage=lambda handle: 301250,
-        nvmlDeviceGetTemperature=lambda handle, sensor: 54,
-        nvmlDeviceGetUUID=lambda handle: UUIDS[0].encode(),
-        nvmlDeviceGetName=lambda handle: "A100",
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    assert reader()() == [Gpu(0, UUIDS[0], "A100", 80.0, None, 8.0, 301.25, 54), Gpu(1, "", "")]
 
 
 def test_the_installed_nvml_has_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

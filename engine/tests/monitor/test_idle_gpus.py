@@ -12,8 +12,9 @@ from engine.tests.monitor.nvidia import idle_gpus
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.features.idle import IdleGpus, IdleWatch
+from train_anywhere.features.sampler.machine import Gpu
+from train_anywhere.features.sampler.sampler import Sampler
 from train_anywhere.files import ROOT
-from train_anywhere.files.atomic import dumps
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.runs.folder import RunDir
 
@@ -39,31 +40,32 @@ def run(tmp_path: Path, program: str, *words: str) -> tuple[int, str, Path]:
 
 
 def test_a_warning_ends_nothing(tmp_path: Path) -> None:
-    words = ("model=mlp", "trainer.max_epochs=1000000", "trainer.max_time=00:00:00:02", *OFTEN)
+    words = ("model=mlp", "trainer.max_epochs=1000000", "trainer.max_time=00:00:00:05", *OFTEN)
     code, printed, _ = run(tmp_path, "train.py", *words)
     assert code == 0 and printed.count("have done nothing for 0.01 min") == 1, printed
 
 
 class Samples:
-    """Samples of a node whose ranks train, and its watch."""
+    """Samplers of nodes whose ranks train, and their watch."""
 
     def __init__(self, run: RunDir, config: Config) -> None:
         self.run, self.config, self.minute, self.rank = run, config, 0, Heartbeat()
         self.rank.open(run, Topology())
         self.rank.enter("step")
-        self.watch = IdleWatch(run, config, "one")
-        run.monitor.mkdir(exist_ok=True)
+        self.watch, self.samplers = IdleWatch(run, "one", ["one"]), dict[str, Sampler]()
 
     def take(self, minutes: int, *uses: float | None, hosts: tuple[str, ...] = ("one",)) -> None:
         """Take a sample of each host each minute."""
         for _ in range(minutes):
             self.minute += 1
-            sample = {"time": 60 * self.minute} | {f"gpu{i}_use_percent": use for i, use in enumerate(uses)}
-            gpus = [{"index": i} for i in range(len(uses))]
             for late, host in enumerate(hosts):
-                taken = {"gpus": gpus, "sample": {**sample, "time": sample["time"] + late}}
-                (self.run.monitor / f"{host}.json").write_text(dumps(taken))
-            self.watch.poll(0.0)
+                if host not in self.samplers:
+                    self.samplers[host] = Sampler(self.run, self.config.monitor, 1, host)
+                sampler = self.samplers[host]
+                sampler.machine.sample = dict  # type: ignore[assignment]
+                sampler.read_gpus = lambda: [Gpu(i, "", "", use_percent=use) for i, use in enumerate(uses)]
+                sampler.poll(60.0 * self.minute + late)
+            self.watch.poll(60.0 * self.minute)
 
 
 @pytest.fixture
@@ -83,7 +85,7 @@ def test_which_gpus_are_idle(samples: Samples, capsys: pytest.CaptureFixture[str
     samples.take(60, 0, 0, None)  # one has no reading, so it may be busy
     assert "2 of 3 GPUs (0, 1) of one have" in capsys.readouterr().out
     samples.take(1, 50, 50, 50)
-    samples.take(14, 0, 0, 0)
+    samples.take(15, 0, 0, 0)
     assert not capsys.readouterr().out
     samples.take(1, 0, 0, 0)
     assert "all 3 GPUs of one have" in capsys.readouterr().out
@@ -108,9 +110,9 @@ def test_the_gpus_of_many_nodes_are_one_line(
     samples: Samples, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their samples are of different times. Another node prints nothing."""
-    samples.watch = IdleWatch(samples.run, samples.config, "one", 31)
     hosts = tuple(f"gpu{n:02}" for n in range(1, 32))
-    samples.take(40, 0, 0, hosts=hosts)
+    samples.watch = IdleWatch(samples.run, "one", hosts)
+    samples.take(20, 0, 0, hosts=(*hosts, "of-an-earlier-attempt"))
     printed = capsys.readouterr().out
     assert printed.count("\n") == 1 and "watch: all 2 GPUs of gpu[01-31] have done nothing" in printed
     monkeypatch.setenv("TRAIN_HOSTS", ",".join(f"{host}:2" for host in hosts))

@@ -82,16 +82,6 @@ def test_a_full_disk_is_done_without_until_there_is_room(small_disk, quick, capf
     assert capfd.readouterr() == ("", "")
 
 
-def test_something_else_in_its_place_stays(tmp_path, quick, capfd):
-    (tmp_path / "monitor").write_text("mine")
-    live = Live(tmp_path, lambda: {"step": 1}, time.monotonic, {})
-    live.start()
-    time.sleep(0.1)
-    live.close()
-    assert (tmp_path / "monitor").read_text() == "mine"
-    assert capfd.readouterr() == ("", "")
-
-
 def test_a_slow_disk_takes_a_thousandth_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After 50 ms a file, the disk is written to after the longest rest, and at the end."""
     writes = []
@@ -121,11 +111,6 @@ def test_a_disk_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest
     live.close()
     assert not written.is_set()
     answers.set()
-
-
-def test_nan_is_null(tmp_path: Path) -> None:
-    write(tmp_path / "monitor" / "live.json", {"metrics": {"train/loss": float("nan")}})
-    assert read(tmp_path) == {"metrics": {"train/loss": None}}
 
 
 def test_a_checkpoint_is_requested_once(tmp_path: Path) -> None:

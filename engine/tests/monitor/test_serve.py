@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from typing import Any
 
 import psutil
 import pytest
@@ -15,6 +16,10 @@ from engine.tests.monitor.test_node import MakeRun, command, wait_for
 from train_anywhere.features.serve import is_first, lines, server_address
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
+
+
+def served(run: RunDir, kind: str) -> dict[str, Any]:
+    return dict(json.loads((run.monitor / f"{kind}.json").read_text()))
 
 
 def test_a_server_as_long_as_the_side_process(make_run: MakeRun) -> None:
@@ -27,10 +32,7 @@ def test_a_server_as_long_as_the_side_process(make_run: MakeRun) -> None:
         assert found, said
         page = urllib.request.urlopen(found[0], timeout=60).read().decode()
         assert "<title>TensorBoard</title>" in page
-        run.update(state="running")
-        wait_for(lambda: "tensorboard" in run.read_info())
-        run.update(step=1)
-        assert json.loads(run.info_file.read_text())["tensorboard"] == {"url": found[0], "tunnel": None}
+        assert served(run, "tensorboard") == {"url": found[0], "tunnel": None}
         board = psutil.Process(side.pid).children(recursive=True)[-1]
         assert not [one.path for one in board.memory_maps() if "tensorflow" in one.path]
         listening = [c.laddr.ip for c in board.net_connections() if c.status == psutil.CONN_LISTEN]
@@ -38,7 +40,7 @@ def test_a_server_as_long_as_the_side_process(make_run: MakeRun) -> None:
         out, err = side.communicate(timeout=60)
     assert (out, err) == ("", "")
     wait_for(lambda: not board.is_running())
-    assert "tensorboard" not in run.read_info()  # though the run still trains
+    assert served(run, "tensorboard") == {}
 
 
 @pytest.mark.slow
@@ -50,7 +52,7 @@ def test_a_server_that_can_t_listen_is_said_and_nothing_else(make_run: MakeRun) 
         assert side.stdout
         assert "TensorBoard does not run on" in side.stdout.readline()
         side.communicate(timeout=60)
-    assert "tensorboard" not in run.read_info()
+    assert served(run, "tensorboard") == {}
 
 
 def test_a_dashboard_of_one_s_own(make_run: MakeRun) -> None:
@@ -64,13 +66,12 @@ def test_a_dashboard_of_one_s_own(make_run: MakeRun) -> None:
         found = re.search(r"^dashboard: +(http://localhost:\d+/)$", said)
         assert found, said
         assert "Directory listing" in urllib.request.urlopen(found[1], timeout=60).read().decode()
-        run.update(state="running")
-        wait_for(lambda: run.read_info().get("dashboard") == {"url": found[1], "tunnel": None})
+        assert served(run, "dashboard") == {"url": found[1], "tunnel": None}
         begun = psutil.Process(side.pid).children(recursive=True)
         side.communicate(timeout=60)
-    assert len(begun) == 3  # the program that starts the command, the shell, the server
+    assert len(begun) == 2  # the shell, the server
     wait_for(lambda: not any(process.is_running() for process in begun))
-    assert "dashboard" not in run.read_info()
+    assert served(run, "dashboard") == {}
 
 
 def test_a_killed_side_process_leaves_no_dashboard(make_run: MakeRun) -> None:
@@ -98,7 +99,7 @@ def test_a_dashboard_that_does_not_come(make_run: MakeRun, serves: str, said: st
         assert side.stdout
         assert re.match(rf"dashboard does not run on \S+: {said}$", side.stdout.readline())
         side.communicate(timeout=60)
-    assert "dashboard" not in run.read_info()
+    assert served(run, "dashboard") == {}
 
 
 def test_tunnels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,24 +123,3 @@ def test_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_first(os.uname().nodename)
     monkeypatch.setenv("TRAIN_HOSTS", "gpu3.site.org:2,gpu4:2")
     assert is_first("gpu3") and not is_first("gpu4")
-
-
-def test_a_run_that_has_ended_has_no_server(make_run: MakeRun) -> None:
-    """Even where the side process was killed, and could not take the note back."""
-    _, run = make_run()
-    run.monitor.mkdir()
-    run.server_file("tensorboard").write_text('{"url": "http://localhost:1/", "tunnel": null}')
-    run.update(state="running")
-    assert run.read_info()["tensorboard"]["url"] == "http://localhost:1/"
-    run.update(state="completed")
-    assert "tensorboard" not in run.read_info()
-    assert "tensorboard" not in json.loads(run.info_file.read_text())
-
-
-def test_a_damaged_note_is_no_server(make_run: MakeRun) -> None:
-    _, run = make_run()
-    run.monitor.mkdir()
-    run.update(state="running")
-    for content in ("{", "[]", "{}", "\xff"):
-        run.server_file("tensorboard").write_text(content, encoding="latin-1")
-        assert isinstance(run, RunDir) and "tensorboard" not in run.read_info()

@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.features import verdicts
-from train_anywhere.monitor.run_facts import AttemptSums, Facts, GpuUse, NodeUse
+from train_anywhere.monitor.run_facts import IDLE_PERCENT, AttemptSums, Facts, GpuUse, NodeUse
 from train_anywhere.runs.folder import RunDir
 
 
-def every_ten_seconds(value: float, minutes: float = 5) -> AttemptSums | None:
-    """Sums of samples of a constant."""
-    return AttemptSums.of([(1e9 + 10 * i, value) for i in range(int(6 * minutes))])
+def every_ten_seconds(value: float) -> AttemptSums:
+    """Sums of samples of a constant over 5 minutes."""
+    idle = 24 * (value < IDLE_PERCENT)
+    return AttemptSums(1e9, 1e9 + 290, value, 30, 30 * value, 24, 24 * value, idle)
 
 
 def node(

@@ -3,12 +3,8 @@
 What this machine can't have is in test_verdicts.py: GPUs, a node of many CPUs. Slow and hung ranks: engine/tests/slurm/test_watch.py.
 """
 
-import json
 import re
-import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +13,6 @@ import pytest
 from engine.tests.monitor.test_efficiency import HOOKS, LATE, SLEEP_S
 from train_anywhere import features
 from train_anywhere.config.checks.strategy_table import AUTO_STRATEGIES
-from train_anywhere.files import ROOT
 from train_anywhere.monitor import verdicts as rules
 from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.runs.folder import open_run
@@ -78,22 +73,3 @@ def test_verdicts_of_real_runs(framework: str, case: str, train: Train, tmp_path
     assert done.returncode == (3 if case == "nan" else 0), done.stderr
     (sentence,) = [one for one in said(tmp_path) if re.match(expected, one)]
     assert sentence in done.stdout or case != "nan"  # at the end of the log too
-
-
-@pytest.mark.slow
-def test_steps_that_a_crash_lost(train: Train, tmp_path: Path) -> None:
-    """Killed without a checkpoint, and trained again."""
-    options = (*SMALL, "checkpoint.every_n_epochs=1000", f"paths.results={tmp_path}")
-    words = [sys.executable, str(ROOT / "src" / "train.py"), *options, "trainer.max_epochs=1000"]
-    first = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    times, until = tmp_path / "latest" / "monitor" / "times.json", time.monotonic() + 90
-    while not times.exists() or json.loads(times.read_text())["seconds"]["step"] < 3:
-        assert first.poll() is None and time.monotonic() < until
-        time.sleep(0.2)
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    run = (tmp_path / "latest").resolve()
-    done = train(f"resume={run}", "trainer.max_epochs=2")
-    assert done.returncode == 0, done.stderr
-    (sentence,) = [s for s in said(tmp_path) if "crash" in s]
-    assert re.match(r"\d\d% ", sentence)

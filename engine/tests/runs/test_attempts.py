@@ -1,7 +1,6 @@
 """The attempts of a run in run.json."""
 
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -10,14 +9,12 @@ import pytest
 from train_anywhere.monitor.report.page import write_report
 from train_anywhere.runs import lock
 from train_anywhere.runs.attempts import (
-    ENDS,
     Outcome,
     job_name,
     read_logged_step,
     read_recorded_step,
     record_step,
     recorded_reason,
-    with_script_ends,
 )
 from train_anywhere.runs.facts import lost_steps, resume_summary
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, create
@@ -158,34 +155,6 @@ def test_each_attempt_says_where_it_ran_and_why_it_ended(tmp_path: Path) -> None
     RunRecorder(run).record_start(2, {"PBS_JOBID": "9.server"})
     info = run.read_info()
     assert recorded_reason(info) == "" and info[ATTEMPTS][1]["reason"] == "an error"
-
-
-def test_an_attempt_ends_when_its_batch_script_was_done_with_it(tmp_path: Path) -> None:
-    run = create(tmp_path, "a")
-    attempts = [
-        {"started": "2026-11-22T09:00:09+00:00", "allocated": "2026-11-22T09:00:00+00:00"},
-        {"started": "2026-11-22T10:00:09+00:00", "allocated": "2026-11-22T10:00:00+00:00"},
-        {"started": "2026-11-22T11:00:09+00:00"},
-    ]
-    assert with_script_ends(run, attempts) == attempts
-    run.monitor.mkdir()
-    first = int(datetime.fromisoformat(attempts[0]["allocated"]).timestamp())
-    (run.monitor / ENDS).write_text(f"{first} {first + 60}\n5 1\n")
-    assert [a.get("script_ended") for a in with_script_ends(run, attempts)] == [
-        "2026-11-22T09:01:00+00:00",
-        None,
-        None,
-    ]
-
-
-@pytest.mark.parametrize("damaged", [b"\xff", b"now then\n", b"9" * 40 + b" 1\n", b"1 2 3\n\n"])
-def test_a_damaged_record_of_ends_is_none(tmp_path: Path, damaged: bytes) -> None:
-    run = create(tmp_path, "a")
-    run.monitor.mkdir()
-    (run.monitor / ENDS).write_bytes(damaged)
-    assert with_script_ends(run, [{"allocated": "2026-11-22T09:00:00+00:00"}]) == [
-        {"allocated": "2026-11-22T09:00:00+00:00"}
-    ]
 
 
 @pytest.mark.parametrize(

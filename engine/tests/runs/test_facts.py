@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.files import atomic
 from train_anywhere.runs import facts
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import read_reports, report_location, report_weights
-from train_anywhere.slurm.status.text_page import sample_line
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -46,38 +44,6 @@ def test_while_it_trains_live_json_counts(tmp_path: Path) -> None:
     assert (progress.epoch, progress.epochs, progress.step, progress.rate) == (3, 9, 21, 7.0)
     assert progress.metrics == {"val/loss": None}
     assert progress.moved == pytest.approx(time.time() - at(60), abs=5)
-
-
-@pytest.mark.parametrize("ahead", [-7200, 7200])
-def test_a_node_whose_clock_is_wrong_is_as_old_as_its_files(tmp_path: Path, ahead: float) -> None:
-    now = time.time() + ahead
-    run, info = make(
-        tmp_path, {"time": now, "step": 21}, started=datetime.fromtimestamp(now - 9, UTC).isoformat()
-    )
-    sampled = run.path / "monitor" / "node1.json"
-    sampled.write_text(json.dumps({"every_seconds": 10, "sample": {"time": now, "cpu_use_percent": 5}}))
-    assert facts.read_progress(run, info).moved == pytest.approx(0, abs=5)
-    assert sample_line(facts.read_nodes(run, {"hosts": ["node1"]})["node1"]) == "CPUs 5%"
-    for path in (run.path / "monitor" / "live.json", sampled):
-        os.utime(path, (time.time() - 100, time.time() - 100))
-    assert facts.read_progress(run, info).moved == pytest.approx(100, abs=5)
-    assert sample_line(facts.read_nodes(run, {"hosts": ["node1"]})["node1"]) == "CPUs 5%; 100 s ago"
-
-
-@pytest.mark.parametrize("ahead", [-7200, 7200])
-def test_this_machine_s_clock_may_be_wrong_too(
-    tmp_path: Path, ahead: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    true, now = time.time(), time.time
-    run, info = make(
-        tmp_path, {"time": true, "step": 21}, started=datetime.fromtimestamp(true - 9, UTC).isoformat()
-    )
-    (run.checkpoints / "00000010").mkdir(parents=True)
-    atomic._clock_offset.cache_clear()
-    monkeypatch.setattr(time, "time", lambda: now() + ahead)
-    assert facts.read_progress(run, info).moved == pytest.approx(0, abs=5)
-    found = facts.find_checkpoint(run)
-    assert found and found.age == pytest.approx(0, abs=5)
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_what_a_disk_refuses_is_written_later(
     run = create(tmp_path, "a")
     run.update(state="queued", step=0)
     with monkeypatch.context() as patch:
-        patch.setattr(folder, "write_or_overwrite", full)
+        patch.setattr(folder, "write_atomic", full)
         assert not run.update_or_defer(state="running")
         assert not run.update_or_defer(step=4)
         run.write_deferred()

@@ -1,7 +1,6 @@
 """An untrusted run folder sends nothing, listens nowhere, and reads no variables."""
 
 import shutil
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -210,33 +209,3 @@ def test_an_evaluation_asks_only_for_what_it_uses(make_run: Make, monkeypatch: p
     run.config.write_text(run.config.read_text().replace("http://127.0.0.1:9", "${oc.env:HOME}"))
     with pytest.raises(ConfigError, match=r"brings loggers\.mlflow\.tracking_uri="):
         read_config(run, ["data.dir=/tmp/y"])
-
-
-def test_nothing_is_sent_or_written(
-    make_run: Make, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The command is typed by a user, and a server waits that no process may call."""
-    monkeypatch.setenv("A_SECRET", "hunter2")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(0.2)
-        address = f"http://127.0.0.1:{server.getsockname()[1]}"
-        _, own = make_run(
-            *(
-                "loggers=mlflow",
-                f"loggers.mlflow.tracking_uri={address}",
-                "loggers.mlflow.tags={a: '${oc.env:A_SECRET}'}",
-            ),
-            *(f"checkpoint.local={tmp_path}/local", "trainer.max_epochs=1", "trainer.limit_train_batches=1"),
-        )
-        run = handed_over(own)
-        run.overrides.write_text("".join(s for s in run.overrides.open() if "oc.env" not in s))
-        before = {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()}
-        refused = train(f"resume={run.path}", env={"MLFLOW_TRACKING_TOKEN": "hunter2"})
-        with pytest.raises(TimeoutError):
-            server.accept()
-    assert refused.returncode == 2 and "Traceback" not in refused.stderr
-    for key in ("loggers.mlflow.tracking_uri", "loggers.mlflow.tags.a", "checkpoint.local"):
-        assert f"brings {key}=" in refused.stderr
-    assert "hunter2" not in refused.stderr
-    assert before == {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()}
-    assert not (tmp_path / "local").exists()

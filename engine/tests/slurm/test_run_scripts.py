@@ -132,6 +132,7 @@ def test_the_exit_code_of_the_job_and_the_state_that_it_leaves(scripts: Scripts,
     if case == "killed":
         last = info["attempts"][-1]
         assert last["ended_by"] == "failed" and "killed by signal SIGKILL, often the memory" in last["reason"]
+        assert last["script_ended"] >= last["allocated"]
 
 
 @pytest.mark.parametrize("batch", [0, 1])

@@ -147,8 +147,10 @@ def test_the_printed_tunnel_leads_to_tensorboard(
     wait_for(lambda: "ssh -N" in log(run), run, 300)
     tunnel, url = re.search(r"ssh -N .*", log(run)), re.search(r"http://\S+", log(run))
     assert tunnel and url
-    wait_for(lambda: "tensorboard" in RunDir(run).read_info(), run, 300)
-    assert RunDir(run).read_info()["tensorboard"] == {"url": url[0], "tunnel": tunnel[0]}
+    assert json.loads((RunDir(run).monitor / "tensorboard.json").read_text()) == {
+        "url": url[0],
+        "tunnel": tunnel[0],
+    }
     opened = subprocess.Popen(login.testbed.command(shlex.split(tunnel[0])), env=login.testbed.env_inside())
 
     def page(path: str) -> str:

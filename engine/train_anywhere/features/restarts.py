@@ -3,17 +3,23 @@
 import itertools
 import os
 import re
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from train_anywhere.distributed.discover import hosts_by_rank
-from train_anywhere.errors import listed
+from train_anywhere.distributed import programs
+from train_anywhere.errors import NoAnswerError, listed
 from train_anywhere.features.feature import Check, Feature, NodeService
 from train_anywhere.files.atomic import read_json
 from train_anywhere.monitor.ranks import short
-from train_anywhere.runs.attempts import append_debug, job_name, read_bad_nodes, running_job, with_times
+from train_anywhere.runs.attempts import (
+    append_debug,
+    hosts,
+    job_name,
+    read_bad_nodes,
+    running_job,
+    with_times,
+)
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 
 SHOWN = 5
@@ -83,12 +89,11 @@ class Restarts(Feature):
     def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
         """Return the watch of the batch script, on nodes 2 to 4 of a job with `no_kill`."""
         c, (fewest, most) = self.config.cluster, self.config.trainer.node_range
-        hosts = [*dict.fromkeys(hosts_by_rank(os.environ.get("TRAIN_HOSTS", "")).values())]
-        names, own = [short(name) for name in hosts], short(host)
+        names, own = [short(name) for name in hosts()], short(host)
         survives = c.scheduler == "slurm" and c.no_kill and fewest < most
         if not survives or own not in names[1 : WATCHERS + 1]:
             return []
-        return [lambda: ScriptWatch(run, c.requeue, names.index(own), hosts[0])]
+        return [lambda: ScriptWatch(run, c.requeue, names.index(own), hosts()[0])]
 
 
 def _describe(failed: Mapping[str, float], attempt: Mapping[str, Any]) -> str:
@@ -124,7 +129,7 @@ class ScriptWatch(NodeService):
         self._since, self._missed = time.monotonic(), 0
 
     def poll(self, now: float) -> None:
-        """Requeue or cancel the job if its batch script is lost. Raises OSError."""
+        """Requeue or cancel the job if its batch script is lost. Raises SchedulerError."""
         number = read_json(self.file).get("number")
         if number != self._number:
             self._number, self._since, self._missed = number, time.monotonic(), 0
@@ -156,15 +161,12 @@ def answers(job: str, host: str) -> bool:
 
 
 def run_client(command: Sequence[str]) -> str | None:
-    """Return the output of a Slurm command, None if it fails or is late. Raises OSError."""
+    """Return the output of a Slurm command, None if it fails or is late. Raises SchedulerError if it can't be started."""
     # srun would read variables of the job step as options
     kept = ("SLURM_CONF", "SLURM_CLUSTERS")
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SRUN")) or k in kept}
-    quiet = subprocess.DEVNULL
     try:
-        done = subprocess.run(
-            command, stdin=quiet, capture_output=True, text=True, timeout=ANSWER_S, env=environ
-        )
-    except subprocess.TimeoutExpired:
+        answer = programs.run(command, ANSWER_S, environ=environ)
+    except NoAnswerError:
         return None
-    return done.stdout if done.returncode == 0 else None
+    return answer.out if answer.code == 0 else None

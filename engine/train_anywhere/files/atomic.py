@@ -9,14 +9,11 @@ import json
 import math
 import os
 import stat
-import time
 from contextlib import suppress
-from functools import lru_cache
 from io import FileIO
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from train_anywhere.files.removal import remove_file, temporary_name
 
@@ -37,7 +34,12 @@ def write_atomic(path: Path, content: str | bytes, flush: bool = True) -> None:
     """
     mode, temporary = permissions(path), temporary_name(path)
     try:
-        with _create(temporary) as file:
+        try:
+            file = open(temporary, "xb")  # noqa: SIM115
+        except FileExistsError:  # left by a killed process with the same process id
+            remove_file(temporary)
+            file = open(temporary, "xb")  # noqa: SIM115
+        with file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             file.write(content.encode() if isinstance(content, str) else content)
@@ -163,15 +165,6 @@ def link_atomic(link: Path, target: str) -> bool:
     return True
 
 
-def _create(temporary: Path) -> BinaryIO:
-    """Create a file. A killed process with the same process id may have left one."""
-    try:
-        return open(temporary, "xb")
-    except FileExistsError:
-        remove_file(temporary)
-        return open(temporary, "xb")
-
-
 def permissions(path: Path) -> int | None:
     """Return the permissions of an ordinary file, if it exists. Raises FileExistsError."""
     try:
@@ -196,31 +189,14 @@ def _free_name(path: Path, ending: str) -> Path:
     return next(name for name in names if not os.path.lexists(name))
 
 
-def disk_time(folder: Path) -> float:
-    """Return the unix time that a new file in `folder` would get, else this machine's."""
-    try:
-        return time.time() + _clock_offset(folder, int(time.monotonic() // 60))
-    except OSError:
-        return time.time()
-
-
-@lru_cache(maxsize=1024)
-def _clock_offset(folder: Path, minute: int) -> float:
-    """Return the seconds by which the disk's clock is ahead of this machine's."""
-    with TemporaryFile(dir=folder) as file:
-        offset = os.fstat(file.fileno()).st_mtime - time.time()
-    return offset if abs(offset) > 1 else 0.0  # time stamps of files are coarse
-
-
 _FLAGS = {
     "rb": os.O_RDONLY,
-    "rb+": os.O_RDWR,
     "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT,
     "wb": os.O_WRONLY | os.O_CREAT,
 }
 
 
-def open_file(path: Path, mode: Literal["rb", "rb+", "ab", "wb"]) -> FileIO:
+def open_file(path: Path, mode: Literal["rb", "ab", "wb"]) -> FileIO:
     """Open an ordinary file, unbuffered.
 
     A file with a second name (a hard link) is replaced by a copy before it is written, so the other name keeps its content.
@@ -242,42 +218,6 @@ def open_file(path: Path, mode: Literal["rb", "rb+", "ab", "wb"]) -> FileIO:
     with open_file(path, "rb") as old:
         write_atomic(path, old.readall())
     return open_file(path, mode)
-
-
-def overwrite(path: Path, content: bytes) -> None:
-    """Replace the content of an existing file in place, which works on a full disk.
-
-    Shorter content is first padded with newlines, so that no reader sees the end of the old content after it. Raises OSError if the disk
-    failed, or the file is missing or not an ordinary file.
-    """
-
-    def write(data: bytes, offset: int) -> None:
-        while data:
-            written = os.pwrite(file.fileno(), data, offset)
-            data, offset = data[written:], offset + written
-
-    with open_file(path, "rb+") as file:
-        size = os.fstat(file.fileno()).st_size
-        if len(content) > size:  # extended with newlines first: a full disk would write only a part
-            try:
-                write(b"\n" * (len(content) - size), size)
-                os.posix_fallocate(file.fileno(), 0, len(content))
-            except OSError:
-                file.truncate(size)
-                raise
-        write(content.ljust(size, b"\n"), 0)
-        file.truncate(len(content))
-
-
-def write_or_overwrite(path: Path, content: str | bytes) -> None:
-    """Write a file, or overwrite it in place if the disk is full. Raises OSError."""
-    try:
-        write_atomic(path, content)
-    except OSError as first:
-        try:
-            overwrite(path, content.encode() if isinstance(content, str) else content)
-        except OSError:
-            raise first from None
 
 
 def make_folder(folder: Path) -> None:

@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from train_anywhere.errors import NOT_FINITE, REFUSED, STOPPED, CheckpointError, ProjectError
-from train_anywhere.files.atomic import make_folder, open_file
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.job.restart import Nodes, decide, read_failure
 from train_anywhere.job.signals import STOPS, Signals, StoppedAtStart
@@ -20,11 +19,11 @@ from train_anywhere.monitor.ranks import short
 from train_anywhere.monitor.report import write_run_report
 from train_anywhere.runs.attempts import (
     CAUSE,
-    ENDS,
     STARTED,
     add_bad_node,
     describe_exit_code,
     extend_newest,
+    iso_from_unix,
     read_claim,
     running_job,
     start_of_job,
@@ -385,11 +384,11 @@ class Supervisor:
         self.run.update(**{ATTEMPTS: extend_newest(self.run, restart=parts)})
 
     def note_end(self) -> None:
-        """Write the time at which this start of the batch script ended, for the report."""
-        with suppress(OSError, KeyError):
-            make_folder(self.run.monitor)
-            with open_file(self.run.monitor / ENDS, "ab") as file:
-                file.write(f"{self.place.environ[STARTED]} {time.time():.0f}\n".encode())
+        """Record the time at which this start of the batch script ended, for the report."""
+        with suppress(OSError, CheckpointError, KeyError, ValueError, OverflowError):
+            newest = (self.run.read_info().get(ATTEMPTS) or [{}])[-1]
+            if newest.get("allocated") == iso_from_unix(self.place.environ[STARTED]):  # else another job's
+                self.run.update(**{ATTEMPTS: extend_newest(self.run, script_ended=now())})
 
     def read_info(self) -> Mapping[str, Any]:
         """Return run.json, or {} if it is damaged, which the ranks report."""

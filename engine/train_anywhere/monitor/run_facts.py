@@ -12,7 +12,7 @@ from typing import Any
 
 from train_anywhere.files.atomic import read_json
 from train_anywhere.monitor.ranks import mappings, short
-from train_anywhere.runs.attempts import with_script_ends, with_times
+from train_anywhere.runs.attempts import with_times
 from train_anywhere.runs.facts import Series, curves, number, read_config, rows
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 
@@ -46,15 +46,6 @@ class AttemptSums:
     settled_total: float = 0.0
     idle: float = 0.0
 
-    @classmethod
-    def of(cls, points: Series) -> "AttemptSums | None":
-        """Return the sums of a curve. None if it is empty."""
-        found = cls(*points[0], points[0][1]) if points else None
-        for point in points:
-            assert found
-            found.add(*point)
-        return found
-
     def add(self, time: float, value: float) -> None:
         """Add a sample."""
         self.last, self.most = time, max(self.most, value)
@@ -74,10 +65,12 @@ class AttemptSums:
         return self.settled_total / self.settled
 
 
-def sum_up(samples: list[dict[str, str]]) -> dict[str, AttemptSums]:
-    """Return the sums of the samples by column."""
-    names = filter(SUMMED.fullmatch, samples[0] if samples else ())
-    return {name: sums for name in names if (sums := AttemptSums.of(series(samples, name)))}
+def read_sums(facts: Mapping[str, Any]) -> dict[str, AttemptSums]:
+    """Return the sums by column from the JSON file of a node's sampler. Empty if it has none."""
+    try:
+        return {name: AttemptSums(*map(float, values)) for name, values in facts["sums"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return {}
 
 
 @dataclass(frozen=True)
@@ -162,7 +155,7 @@ def read_facts(
     """
     info, files = run.read_info(), sorted(run.monitor.glob("*.csv"))
     if attempts := info.get(ATTEMPTS):
-        info[ATTEMPTS] = with_script_ends(run, [*attempts[:-1], with_times(run, attempts[-1])])
+        info[ATTEMPTS] = [*attempts[:-1], with_times(run, attempts[-1])]
     nodes = (node_use(path, at < samples, (newest or {}).get(path.stem)) for at, path in enumerate(files))
     return Facts(
         info=info,
@@ -177,15 +170,10 @@ def read_facts(
 def node_use(path: Path, samples: bool, newest: Mapping[str, Any] | None) -> NodeUse | None:
     """Return the use of a node from its file of samples, if it has any."""
     facts = newest or read_json(path.with_suffix(".json"))
-    try:
-        sums = {name: AttemptSums(*map(float, values)) for name, values in facts["sums"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError):
-        sums = {}
-    read = rows(path, MOST_SAMPLES if sums else None) if samples or not sums else []
-    read = [row for row in read if number(row.get("time")) is not None]
+    sums = read_sums(facts)
+    read = [row for row in rows(path, MOST_SAMPLES) if number(row.get("time")) is not None] if samples else []
     if not sums and not read:
         return None
-    sums = sums or sum_up(read)
     numbers = [n for g in mappings(facts.get("gpus")) if isinstance(n := g.get("index"), int)]
     if read:
         columns = (re.fullmatch(r"gpu([0-9]+)_use_percent", name) for name in read[0])

@@ -21,15 +21,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
-from train_anywhere.files.atomic import (
-    make_folder,
-    open_file,
-    overwrite,
-    read_json,
-    read_text,
-    try_read,
-    write_atomic,
-)
+from train_anywhere.files.atomic import make_folder, open_file, read_json, read_text, try_read, write_atomic
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, is_attempt, now
 
 STEPS = "steps"
@@ -37,9 +29,6 @@ STEPS = "steps"
 
 TIMES = "times.json"
 """File in RUN/monitor/ with the seconds in each section, rewritten every few seconds: where a killed attempt spent its time."""
-
-ENDS = "ended"
-"""File in RUN/monitor/ with a line for each attempt whose end the batch script saw: its `STARTED` and its end, in unix seconds."""
 
 ALLOCATION = "TRAIN_ALLOCATION"
 """Variable with the id of the interactive allocation in which the batch script runs, which can't be requeued."""
@@ -135,15 +124,6 @@ def with_times(run: RunDir, attempt: Mapping[str, Any]) -> dict[str, Any]:
     return {**attempt}
 
 
-def with_script_ends(run: RunDir, attempts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the attempts, with the end that the batch script has recorded."""
-    lines, ends = [line.split() for line in try_read(run.monitor / ENDS).splitlines()], dict[Any, str]()
-    with suppress(OSError, ValueError, OverflowError):
-        ends = {iso_from_unix(line[0]): iso_from_unix(line[1]) for line in lines if len(line) == 2}
-    known = [ends.get(attempt.get("allocated")) for attempt in attempts]
-    return [{**a, "script_ended": end} if end else {**a} for a, end in zip(attempts, known, strict=True)]
-
-
 def iso_from_unix(seconds: str) -> str:
     """Convert unix seconds to the format of `now`. Raises ValueError, OverflowError, OSError."""
     return datetime.fromtimestamp(int(seconds), UTC).isoformat(timespec="seconds")
@@ -202,13 +182,8 @@ def read_recorded_step(run: RunDir) -> int:
 
 def record_step(run: RunDir, step: int) -> None:
     """Write the number of optimizer steps done. Disk errors are ignored."""
-    file, text = run.path / STEPS, f"{step}\n".encode()
     with suppress(OSError):
-        try:
-            overwrite(file, text)
-        except FileNotFoundError:
-            with open_file(file, "ab") as new:
-                new.write(text)
+        write_atomic(run.path / STEPS, f"{step}\n", flush=False)
 
 
 @dataclass(frozen=True)

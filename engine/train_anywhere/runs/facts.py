@@ -16,7 +16,7 @@ import yaml
 
 from train_anywhere.config.checks.monitors import from_keras_name
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.atomic import disk_time, open_descriptor, read_json, read_text
+from train_anywhere.files.atomic import open_descriptor, read_json, read_text
 from train_anywhere.runs.attempts import read_logged_step, read_recorded_step, step_time
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.reopen.frozen import load_yaml, typed_overrides
@@ -71,16 +71,13 @@ class RecordedProgress:
 Series = list[tuple[float, float]]
 """Points (x, y) of a curve."""
 
-DAY_S = 86400.0
-
 NOT_HOSTS = ("live", "watch")
 """Names of files in RUN/monitor/ that do not belong to a host; those that begin with `ranks-` do not either."""
 
 
 def read_progress(run: RunDir, info: Mapping[str, Any]) -> RecordedProgress:
     """Read the progress, from live.json while the run trains, else from run.json."""
-    file, newest = run.path / "monitor" / "live.json", (info.get(ATTEMPTS) or [{}])[-1]
-    now = read_json(file)
+    now, newest = read_json(run.monitor / "live.json"), (info.get(ATTEMPTS) or [{}])[-1]
     written, began = _number(now.get("time")), moment(newest.get("started"))
     # of an earlier attempt, or the end of this one was recorded
     old = written is None or began is None or "step" in newest or written < began - 1
@@ -101,7 +98,7 @@ def read_progress(run: RunDir, info: Mapping[str, Any]) -> RecordedProgress:
         step=None if progress.step is None else max(progress.step, read_recorded_step(run)),
         section=str(now.get("section")),
         seconds_left=_number(now.get("seconds_left")),
-        moved=age(file, now["time"]),
+        moved=max(0.0, time.time() - (written or 0.0)),
         data_wait=_number(now.get("data_wait")),
         efficiency=_number(now.get("efficiency")),
     )
@@ -115,7 +112,7 @@ def find_checkpoint(run: RunDir) -> RecordedCheckpoint | None:
         saved = steps[newest].stat().st_mtime
     except (OSError, ValueError):
         return None
-    return RecordedCheckpoint(newest, steps[newest], max(0.0, disk_time(run.path) - saved))
+    return RecordedCheckpoint(newest, steps[newest], max(0.0, time.time() - saved))
 
 
 def lost_steps(run: RunDir, info: Mapping[str, Any], alive: bool) -> int:
@@ -150,32 +147,10 @@ def resume_summary(run: RunDir, info: Mapping[str, Any], alive: bool = False) ->
     return f"resumed {times}, {steps}{changed}"
 
 
-def age(path: Path, recorded: float) -> float:
-    """Return the seconds since a file was written, by the clock of its disk.
-
-    The writing node's clock may differ.
-
-    The time recorded in the file counts instead if the two differ by more than a day, as for a copied file.
-    """
-    try:
-        written, now = path.stat().st_mtime, disk_time(path.parent)
-    except OSError:
-        written, now = recorded, time.time()
-    return max(0.0, now - written if abs(written - recorded) < DAY_S else time.time() - recorded)
-
-
 def read_nodes(run: RunDir, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return each node's newest file in the newest attempt, with `age_seconds`, by host."""
-    found = {}
-    for host in info.get("hosts") or ():
-        path = run.path / "monitor" / f"{host}.json"
-        if host in (*NOT_HOSTS, "") or "/" in host or not (content := read_json(path)):
-            continue
-        sample = content.get("sample")
-        if isinstance(sample, dict) and (recorded := _number(sample.get("time"))) is not None:
-            content["age_seconds"] = age(path, recorded)
-        found[host] = content
-    return found
+    """Return each node's newest file in the newest attempt, by host."""
+    hosts = [h for h in info.get("hosts") or () if h not in (*NOT_HOSTS, "") and "/" not in h]
+    return {host: content for host in hosts if (content := read_json(run.monitor / f"{host}.json"))}
 
 
 def read_overrides(run: RunDir) -> dict[str, str]:

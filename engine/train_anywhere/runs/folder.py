@@ -11,7 +11,7 @@ from typing import Any
 
 from train_anywhere.config.paths import is_run_name
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.atomic import dumps, link_atomic, loads, read_json, read_text, write_or_overwrite
+from train_anywhere.files.atomic import dumps, link_atomic, loads, read_json, read_text, write_atomic
 from train_anywhere.files.removal import (
     OwnedFolder,
     hidden_name,
@@ -51,7 +51,9 @@ INFO: dict[str, Check] = {
 
 ATTEMPT: dict[str, Check] = {
     **dict.fromkeys(("step", "from_step", "devices"), is_integer),
-    **dict.fromkeys(("started", "until", "allocated", "ended_by", "reason", "job"), is_string),
+    **dict.fromkeys(
+        ("started", "until", "allocated", "script_ended", "ended_by", "reason", "job"), is_string
+    ),
     "hosts": is_string_list,
     **dict.fromkeys(
         ("seconds", "restart"), lambda v: isinstance(v, Mapping) and all(map(is_number, v.values()))
@@ -79,9 +81,6 @@ ATTEMPTS = "attempts"
 JOBS = "jobs.txt"
 """File of the run folder with the ids of the jobs that were submitted for it, one per line."""
 
-SERVER_KEYS = ("tensorboard", "dashboard")
-"""Keys of run.json with the address of a server that shows the run or its node while it trains."""
-
 
 class RunDir:
     """An existing run folder.
@@ -105,10 +104,6 @@ class RunDir:
         self.monitor = path / "monitor"
         self.debug = path / "debug"
 
-    def server_file(self, kind: str) -> Path:
-        """Return the file with the address of a server, one of `SERVER_KEYS`."""
-        return self.monitor / f"{kind}.json"
-
     def read_info(self) -> dict[str, Any]:
         """Return run.json, or {} if there is none. Raises CheckpointError if it is damaged."""
         try:
@@ -120,7 +115,7 @@ class RunDir:
             raise CheckpointError(f"{self.info_file} {why}; {REMEDY}") from error
         except UnicodeDecodeError as error:
             raise CheckpointError(f"{self.info_file} is damaged (not UTF-8); {REMEDY}") from error
-        return self._with_servers(parse_info(text, self.path) | self._deferred)
+        return parse_info(text, self.path) | self._deferred
 
     def update(self, known: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """Merge `fields` into run.json. `known` is the result of a `read_info` just before, if any.
@@ -130,9 +125,7 @@ class RunDir:
         with _writing:
             before = self.read_info() if known is None else known
             content = {"format": FORMAT, **before, **fields}
-            if content.get("state") != before.get("state"):
-                content = self._with_servers(content)
-            write_or_overwrite(self.info_file, dumps(content))
+            write_atomic(self.info_file, dumps(content))
             self._deferred = {}
 
     def update_or_defer(self, known: Mapping[str, Any] | None = None, /, **fields: Any) -> bool:
@@ -152,14 +145,6 @@ class RunDir:
         if self._deferred:
             with suppress(CheckpointError):
                 self.update_or_defer()
-
-    def _with_servers(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Add the addresses of the servers of a running run, from their files."""
-        for kind in SERVER_KEYS:
-            content.pop(kind, None)
-            if content.get("state") == "running" and (served := read_json(self.server_file(kind))):
-                content[kind] = served
-        return content
 
 
 _writing = threading.RLock()

@@ -3,7 +3,7 @@
 import csv
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
@@ -34,14 +34,15 @@ class CsvLog:
     Args:
         path: the file; created with its header if missing, else continued. A file with other content is kept under another name.
         metrics: names of the expected metrics; a column for any other metric is added when it is first written.
+        first: the first columns of the file.
     """
 
-    def __init__(self, path: Path, metrics: Iterable[str] = ()) -> None:
+    def __init__(self, path: Path, metrics: Iterable[str] = (), first: Sequence[str] = FIRST_COLUMNS) -> None:
         self.path = path
         self._next: dict[str, float] = {}
         self._waiting = ""  # rows that could not be written yet
         self._whole: list[str] | None = None  # all rows, if the whole file could not be written yet
-        lines = _read_log_lines(path) if os.path.lexists(path) else []
+        lines = _read_log_lines(path, ",".join(first)) if os.path.lexists(path) else []
         if lines is None:
             try:
                 kept = set_aside(path, "damaged")
@@ -53,9 +54,13 @@ class CsvLog:
             print_once(
                 f"{path} is not a metrics file of this project: it is kept as {kept}, and a new file is started."
             )
+        if lines and not lines[-1].endswith("\n"):  # a process was killed while it wrote a row
+            lines.pop()
+            with suppress(OSError):
+                write_atomic(path, "".join(lines))
         header, *rows = lines or [""]
         written = _parse_line(header) if header.endswith("\n") else []
-        self.columns = list(dict.fromkeys([*FIRST_COLUMNS, *written, *metrics]))
+        self.columns = list(dict.fromkeys([*first, *written, *metrics]))
         if self.columns != written:
             self._rewrite(rows)
 
@@ -64,12 +69,12 @@ class CsvLog:
         self._next |= metrics
 
     def write(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Append a row: optimizer steps done, number of the epoch (from 1), metrics by name.
-
-        Rows that can't be written, as on a full disk, are reported and written with a later row.
-        """
+        """Append a row: optimizer steps done, number of the epoch (from 1), metrics by name."""
         numbers, self._next = {**self._next, **metrics}, {}
-        values = {**{k: f"{v:.6g}" for k, v in numbers.items()}, "step": str(step), "epoch": str(epoch)}
+        self.append({**{k: f"{v:.6g}" for k, v in numbers.items()}, "step": str(step), "epoch": str(epoch)})
+
+    def append(self, values: Mapping[str, str]) -> None:
+        """Append a row. One that can't be written, as on a full disk, is reported and written with a later row."""
         new = [name for name in values if name not in self.columns]
         if new and not self._waiting:  # waiting rows: part of a row may be in the file already
             self.columns += new
@@ -136,13 +141,12 @@ class CsvLog:
         return None
 
 
-def _read_log_lines(path: Path) -> list[str] | None:
+def _read_log_lines(path: Path, start: str) -> list[str] | None:
     """Return the lines of a metrics file, maybe incomplete. None if it is another file."""
     try:
         lines = _read_lines(path) if path.is_file() and not path.is_symlink() else ["?"]
     except (OSError, ValueError):
         return None
-    start = ",".join(FIRST_COLUMNS)
     return lines if not lines or lines[0].startswith(start) or start.startswith(lines[0]) else None
 
 

@@ -11,9 +11,8 @@ from typing import Any
 from train_anywhere.distributed.network.addresses import node_name
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.atomic import dumps, loads, open_file, overwrite, read_text, write_with_folder
+from train_anywhere.files.atomic import dumps, loads, read_text, write_atomic, write_with_folder
 from train_anywhere.runs.attempts import (
-    ENDS,
     KILLED,
     STARTED,
     TIMES,
@@ -55,11 +54,9 @@ class RunRecorder:
     ) -> None:
         """Record the start of an attempt. An earlier one without `ended_by` was killed."""
         run = self.run
-        # replaces a hard link by a copy, because the batch script appends to this file
         with suppress(OSError):
-            open_file(run.monitor / ENDS, "rb+").close()
-        with suppress(OSError):
-            overwrite(run.monitor / KILLED, b"")  # it was for an earlier attempt
+            if (run.monitor / KILLED).exists():  # it was for an earlier attempt
+                write_atomic(run.monitor / KILLED, "")
         info = run.read_info()
         attempts = info.get(ATTEMPTS, [])
         if attempts:

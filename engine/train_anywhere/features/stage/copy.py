@@ -16,8 +16,7 @@ import tarfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,19 +33,6 @@ THREADS = 8
 """Number of files copied at the same time: a shared disk answers single calls slowly, but many in parallel."""
 
 FOLDER = "data"
-
-
-@dataclass(frozen=True)
-class FolderScan:
-    """Result of a scan of the source in one start of the ranks, see `_start_id`.
-
-    `name` is that of the folder with the copy; None if the source itself is read.
-    """
-
-    start: str
-    name: str | None
-    size: int
-    files: int
 
 
 class Stage(Feature):
@@ -82,26 +68,32 @@ def stage(source: Path, disk: Path, start: str) -> Path:
     if source.is_relative_to(disk):
         return source
     path = f"data-{hashlib.sha256(os.fsencode(source)).hexdigest()[:16]}"
+    top = shared_folder(disk)
     try:
-        make_owned(shared_folder(disk), private=True)
-        with hold_lock(shared_folder(disk).path / f".{path}.lock"):
-            record = shared_folder(disk).path / f"{path}.json"
-            result = _read_record(record, start) or scan(source, path, start)
-            result = _make_copy(source, disk, result)
-            write_atomic(record, json.dumps(asdict(result)))
-            return _staged_path(source, disk, result)
+        make_owned(top, private=True)
+        with hold_lock(top.path / f".{path}.lock"):
+            record = top.path / f"{path}.json"
+            known = _read_record(record, start) or {"start": start, **scan(source, path)}
+            if known["name"]:
+                try:
+                    provide(disk, known["name"], partial(copy, source), known["size"], known["files"])
+                except (OSError, tarfile.TarError) as error:
+                    _use_source(source, error)
+                    known["name"] = None
+            write_atomic(record, json.dumps(known))
+            return _staged_path(source, top.path / known["name"] / FOLDER) if known["name"] else source
     except OSError as error:
         return _use_source(source, error)
 
 
-def scan(source: Path, path: str, start: str) -> FolderScan:
-    """Return size and number of the source's files, and a hash of names, sizes and times."""
+def scan(source: Path, path: str) -> dict[str, Any]:
+    """Return the name of the folder of a copy, which has a hash of names, sizes and times, with size and number of its files."""
     digest, size, files = hashlib.sha256(), 0, 0
     for name, state in sorted(_list_files(source), key=lambda file: file[0]):
         digest.update(f"{name!r} {state.st_size} {state.st_mtime_ns}\n".encode())
         size += state.st_size
         files += 1
-    return FolderScan(start, f"{path}-{digest.hexdigest()[:16]}", size, files)
+    return {"name": f"{path}-{digest.hexdigest()[:16]}", "size": size, "files": files}
 
 
 def copy(source: Path, into: Path) -> None:
@@ -127,19 +119,6 @@ def copy(source: Path, into: Path) -> None:
             advance(source.stat().st_size)
 
 
-def _make_copy(source: Path, disk: Path, result: FolderScan) -> FolderScan:
-    """Make the copy unless it exists. If that fails, return a scan without a name."""
-    if result.name is None:
-        return result
-    try:
-        fill = partial(copy, source)
-        provide(disk, result.name, fill, result.size, result.files)
-        return result
-    except (OSError, tarfile.TarError) as error:
-        _use_source(source, error)
-        return replace(result, name=None)
-
-
 def _use_source(source: Path, error: Exception) -> Path:
     """Print why the source is not copied, and return it. Raises DataError for a tar file."""
     why = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.strerror else error
@@ -152,11 +131,8 @@ def _use_source(source: Path, error: Exception) -> Path:
     return source
 
 
-def _staged_path(source: Path, disk: Path, result: FolderScan) -> Path:
-    """Return the path of the copy. For a tar file with a single folder, that folder."""
-    if result.name is None:
-        return source
-    top = shared_folder(disk).path / result.name / FOLDER
+def _staged_path(source: Path, top: Path) -> Path:
+    """Return the path of the copy below `top`. For a tar file with a single folder, that folder."""
     if source.is_dir():
         return top
     if not is_archive(source):
@@ -165,13 +141,14 @@ def _staged_path(source: Path, disk: Path, result: FolderScan) -> Path:
     return inside[0] if len(inside) == 1 and inside[0].is_dir() else top
 
 
-def _read_record(record: Path, start: str) -> FolderScan | None:
-    """Return the scan by another process of the same start, if there is one."""
-    with suppress(TypeError):
-        result = FolderScan(**read_json(record))
-        if result.start == start and isinstance(result.name, str | None):
-            return result
-    return None
+def _read_record(record: Path, start: str) -> dict[str, Any]:
+    """Return what another process of the same start has found. Empty if none has; a `name` of None: the source itself is read."""
+    known = read_json(record)
+    kinds = {"start": str, "name": str | None, "size": int, "files": int}
+    is_known = known.get("start") == start and all(
+        isinstance(known.get(k), kind) for k, kind in kinds.items()
+    )
+    return known if is_known else {}
 
 
 def _start_id() -> str:

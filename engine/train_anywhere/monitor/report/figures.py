@@ -1,4 +1,4 @@
-"""Draw curves as SVG with pygal, and a time axis.
+"""Draw curves as SVG with pygal.
 
 Colours are CSS variables of the page, which has a light and a dark set.
 """
@@ -9,14 +9,13 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pygal
 from pygal.style import Style
 
 from train_anywhere.monitor.run_facts import MOST_CURVES, NodeUse
-from train_anywhere.runs.facts import Series, moment
+from train_anywhere.runs.facts import Series
 
 MOST_POINTS, MOST_FIGURES = 400, 100
 """Most points of a curve, of which a screen can't show more, and most figures on a page, which lists the others."""
@@ -273,33 +272,6 @@ def thin_out(points: Series) -> Series:
     return points[::-1][::stretch][::-1] if stretch > 1 else points
 
 
-def timeline(attempts: Sequence[Mapping[str, Any]], checkpoints: Path) -> dict[str, Any]:
-    """Return the time axis of a run, in percent from the first start to the last end; empty if no attempt has recorded its times.
-
-    `spans` are start, length, description of each attempt and whether it ended as planned; `marks` are time and description of each folder
-    in `checkpoints`; `seconds` is the length of the axis.
-    """
-    times = ((moment(a.get("started")), moment(a.get("until")), a) for a in attempts)
-    known = [(start, end, a) for start, end, a in times if start is not None and end is not None]
-    if not known:
-        return {}
-    first = min(start for start, _, _ in known)
-    length = max(1.0, max(end for _, end, _ in known) - first)
-    spans = [
-        (
-            100 * (start - first) / length,
-            max(0.4, 100 * (end - start) / length),
-            describe(a),
-            a.get("ended_by") not in ("killed", "failed"),
-        )
-        for start, end, a in known
-    ]
-    saved = [
-        (100 * (t - first) / length, f"checkpoint of step {n}") for n, t in checkpoint_times(checkpoints)
-    ]
-    return {"spans": spans, "marks": [m for m in saved if 0 <= m[0] <= 100.5], "seconds": length}
-
-
 def describe(attempt: Mapping[str, Any]) -> str:
     """Return an attempt's steps, nodes, job and end as a string."""
     hosts = attempt.get("hosts") or []
@@ -311,12 +283,3 @@ def describe(attempt: Mapping[str, Any]) -> str:
     end = str(attempt.get("ended_by", "running"))
     reason = f" ({attempt['reason']})" if attempt.get("reason") else ""
     return f"{steps}{where}{job}: {'stopped by ' if end.startswith('SIG') else ''}{end}{reason}"
-
-
-def checkpoint_times(checkpoints: Path) -> list[tuple[int, float]]:
-    """Return step and time of each checkpoint in the folder."""
-    try:
-        found = [p for p in checkpoints.iterdir() if p.name.isdecimal() and p.is_dir()]
-        return sorted((int(p.name), p.stat().st_mtime) for p in found)
-    except OSError:
-        return []

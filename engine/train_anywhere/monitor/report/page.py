@@ -1,7 +1,6 @@
 """Collect the content of the report, and write RUN/report.html; a page that compares runs."""
 
 import html
-import math
 import re
 import shlex
 from collections.abc import Callable, Mapping
@@ -37,8 +36,8 @@ NAME = "report.html"
 SHORT_S = 60.0
 """Seconds; a shorter run gets no shares of its time: they say more about the start than about the training."""
 
-MOST_COLUMNS, MOST_METRICS = 7, 12
-"""Most tiles in a row, and most metrics at the top of the page."""
+MOST_METRICS = 12
+"""Most metrics at the top of the page."""
 
 HYPERPARAMETERS = ("seed", "task", "data", "model", "optimizer", "schedule", "trainer", "init")
 """Keys and sections that may change the result of a run."""
@@ -72,7 +71,7 @@ def page(run: RunDir, facts: Facts, describe: Describe) -> str:
     if whole and whole.whole < SHORT_S:
         whole = None
     template = environment().get_template("page.html.j2")
-    top, reason = tiles(facts, whole), recorded_reason(facts.info)
+    reason = recorded_reason(facts.info)
     ended_by, (verdicts, rows) = facts.info.get("ended_by"), describe(facts)
     frozen: dict[str, Any] = {}
     with suppress(CheckpointError):
@@ -84,8 +83,7 @@ def page(run: RunDir, facts: Facts, describe: Describe) -> str:
         note=frozen.get("note") or "",
         info=facts.info,
         when=period(facts.info),
-        tiles=top,
-        columns=tile_columns(len(top)),
+        tiles=tiles(facts, whole),
         verdicts=[
             *([f"Failed: {reason}"] if reason else []),
             *([ended_by] if ended_by else []),
@@ -95,9 +93,7 @@ def page(run: RunDir, facts: Facts, describe: Describe) -> str:
         rows={"Attempts": resume_summary(run, facts.info, alive), **rows},
         goodput=whole,
         slices=[(name, TITLES[name], s) for name, s in whole.seconds.items()] if whole else [],
-        step=step_slices(facts) if whole else [],
-        timeline=figures.timeline(facts.attempts, run.checkpoints),
-        attempts=facts.attempts,
+        attempts=[figures.describe(attempt) for attempt in facts.attempts if attempt.get("started")],
         figures=[*metrics[:room], *nodes, *metrics[room:]],
         gpus=[(node.host, gpu) for node in facts.nodes for gpu in node.gpus],
         profiles=[(one, operation_rows(one)) for one in read_profiles(run)],
@@ -143,25 +139,6 @@ def tiles(facts: Facts, whole: Goodput | None) -> dict[str, str]:
     if energy := sum(power.mean * (power.last - power.first) for power in powers) / 3.6e6:
         shown["energy of the GPUs"] = f"{energy:.3g} kWh"
     return shown
-
-
-def tile_columns(count: int) -> int:
-    """Return the tiles in a row so that all rows have about the same number."""
-    return max(4, math.ceil(count / math.ceil(count / MOST_COLUMNS)))
-
-
-def step_slices(facts: Facts) -> list[tuple[str, str, float]]:
-    """Return name, title and seconds of the categories of the training's time, as far as they are known."""
-    spent = step_time(facts.attempts)
-    separate = spent.others is not None or facts.info.get("world_size") == 1
-    computing = "computing" if separate else "computing and communication"
-    parts = [
-        ("progress", computing, spent.compute),
-        ("data", "waiting for data", spent.data),
-        ("slow", "communication: waiting for the network and for other ranks", spent.others or 0.0),
-        ("checkpoint", "checkpoints", spent.checkpoint),
-    ]
-    return [(name, word, s) for name, word, s in parts if s > 0]
 
 
 def set_keys(run: RunDir) -> dict[str, tuple[str, str]]:

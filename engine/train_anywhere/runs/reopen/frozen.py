@@ -6,7 +6,7 @@ to overwrite a file elsewhere. Others are allowed, such as the user's notes, or 
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -141,14 +141,14 @@ FOLDERS = "checkpoints|tensorboard|monitor|debug|profile|ranks|evaluations|expor
 REPLACED = ("metrics.csv", "lock")
 """Files in whose place a folder may be: their writers move it to another name, or refuse it."""
 
-ALL = ".*"
-INSIDE = {
-    **dict.fromkeys(("monitor", "debug", "profile", "ranks", "mlruns"), ALL),
-    "checkpoints": r"newest|best|\.run-marker",
-    "tensorboard": r"events\.out\..*",
-    "wandb": r"(?!latest-run$|debug.*\.log$).*",  # links that W&B makes
-}
-"""Names that are written in each folder, as regular expressions."""
+BELOW = (
+    r"(monitor|debug|profile|ranks|mlruns)/.*|checkpoints/(newest|best|\.run-marker)|tensorboard/events\.out\.[^/]*"
+    r"|wandb/(?!latest-run$|debug.*\.log$)[^/]*"  # links that W&B makes
+)
+"""Names that are written in these folders."""
+
+WALKED = re.compile(r"checkpoints|tensorboard|wandb|(monitor|debug|profile|ranks|mlruns)(/.*)?", re.DOTALL)
+"""Folders of which all entries are checked."""
 
 
 def refuse_links(run: RunDir) -> None:
@@ -159,35 +159,24 @@ def refuse_links(run: RunDir) -> None:
 
 def find_special_files(run: RunDir) -> list[str]:
     """Return a message for each link, pipe or device in the place of what a run writes."""
-    found = [_problem(entry, "file") for entry in _matching_entries(run.path, FILES)]
-    found += [_problem(entry, "folder") for entry in _matching_entries(run.path, FOLDERS)]
-    for folder, names in INSIDE.items():
-        found += [_problem(entry) for entry in _matching_entries(run.path / folder, names)]
-    return sorted(problem for problem in found if problem)
+    found = []
+    for top, folders, files in os.walk(run.path):
+        names = {os.path.relpath(os.path.join(top, name), run.path): name for name in (*folders, *files)}
+        found += [
+            _problem(run.path / path, path)
+            for path in names
+            if re.fullmatch(f"{FILES}|{FOLDERS}|{BELOW}", path, re.DOTALL)
+        ]
+        folders[:] = [name for path, name in names.items() if WALKED.fullmatch(path) and name in folders]
+    return sorted(filter(None, found))
 
 
-def _problem(entry: os.DirEntry[str], wanted: str = "") -> str:
-    if entry.is_symlink():
-        target = os.readlink(entry.path)
-        return f"{entry.path} is a link to {target}: a run continues in its own folder, so put what it leads to there."
-    if entry.is_dir(follow_symlinks=False):
-        in_the_way = wanted == "file" and entry.name not in REPLACED
-        return f"{entry.path} is a folder, not an ordinary file; move it away." if in_the_way else ""
-    if wanted == "folder":
-        return f"{entry.path} is not a folder; move it away."
-    if not entry.is_file(follow_symlinks=False):
-        return f"{entry.path} is a pipe or device, not an ordinary file; move it away."
-    return ""
-
-
-def _matching_entries(folder: Path, names: str) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries of a folder whose name matches, with `ALL` recursively."""
-    with suppress(OSError):
-        if folder.is_symlink():
-            return
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if re.fullmatch(names, entry.name, re.DOTALL):
-                    yield entry
-                if names == ALL and entry.is_dir(follow_symlinks=False):
-                    yield from _matching_entries(Path(entry.path), names)
+def _problem(path: Path, name: str) -> str:
+    if path.is_symlink():
+        return f"{path} is a link to {os.readlink(path)}: a run continues in its own folder, so put what it leads to there."
+    if path.is_dir():
+        in_the_way = re.fullmatch(FILES, name) and name not in REPLACED
+        return f"{path} is a folder, not an ordinary file; move it away." if in_the_way else ""
+    if re.fullmatch(FOLDERS, name):
+        return f"{path} is not a folder; move it away."
+    return "" if path.is_file() else f"{path} is a pipe or device, not an ordinary file; move it away."

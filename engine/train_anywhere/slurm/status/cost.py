@@ -12,7 +12,7 @@ from train_anywhere.errors import CheckpointError
 from train_anywhere.files.terminal.table import Column, format_table
 from train_anywhere.monitor.run_facts import node_use
 from train_anywhere.monitor.verdicts import goodput
-from train_anywhere.runs.attempts import with_script_ends, with_times
+from train_anywhere.runs.attempts import with_times
 from train_anywhere.runs.facts import moment, number
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 
@@ -32,7 +32,7 @@ def read_cost(run: RunDir) -> Cost:
     """Return the cost of one run so far. Raises CheckpointError, OSError."""
     info = run.read_info()
     attempts = info.get(ATTEMPTS) or []
-    attempts = with_script_ends(run, [*attempts[:-1], *(with_times(run, one) for one in attempts[-1:])])
+    attempts = [*attempts[:-1], *(with_times(run, one) for one in attempts[-1:])]
     started, ended = moment(info.get("started")), moment(info.get("ended"))
     measured = goodput(attempts)
     seconds = measured.whole if measured else max(0.0, (ended or 0.0) - (started or 0.0)) if ended else 0.0

@@ -9,6 +9,7 @@ from typing import Any
 
 from train_anywhere import features
 from train_anywhere.errors import ProjectError, SchedulerError, SubmitError
+from train_anywhere.files.atomic import read_json
 from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.runs import facts
 from train_anywhere.runs.attempts import recorded_reason
@@ -264,8 +265,8 @@ def _monitored(run: RunDir, info: Mapping[str, Any], alive: bool, in_full: bool)
     }
     if alive:
         for kind in ("tensorboard", "dashboard"):
-            if isinstance(served := info.get(kind), dict):
-                known[kind] = {k: v for k, v in served.items() if isinstance(v, str)} or None
+            served = read_json(run.monitor / f"{kind}.json")
+            known[kind] = {k: v for k, v in served.items() if isinstance(v, str)} or None
     if in_full:
         known["verdicts"] = tuple(features.verdicts(read_facts(run, 0, nodes)))
         known["rows"] = features.rows(run, info)

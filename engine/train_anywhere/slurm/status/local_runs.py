@@ -2,12 +2,12 @@
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from train_anywhere.errors import SubmitError
-from train_anywhere.files.atomic import disk_time
 from train_anywhere.runs import lock
 from train_anywhere.runs.attempts import describe_state
 from train_anywhere.runs.reopen.trust import is_recorded
@@ -28,7 +28,7 @@ def read_state(run: RunEntry) -> tuple[str, str, dict[str, Any]]:
         return word, "", info
     if word != "running" and holder is None:
         with suppress(OSError):  # started or resumed a moment ago
-            if disk_time(run.folder.path) - run.folder.config.stat().st_mtime < STARTING_S:
+            if time.time() - run.folder.config.stat().st_mtime < STARTING_S:
                 return "starting", "", info
     here = holder is not None and holder["host"] == lock.identity()["host"]
     if holder is None or (here and lock.process_start(holder["pid"]) != holder["started"]):

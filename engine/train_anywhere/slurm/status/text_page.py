@@ -37,9 +37,8 @@ def sample_line(content: Mapping[str, Any]) -> str:
         parts = [f"{len(uses)} GPUs {mean:.0f}% on average, {least:.0f}% the least"]
     if "cpu_use_percent" in known:
         parts.append(f"CPUs {known['cpu_use_percent']:.0f}%")
-    every = number(content.get("every_seconds"))
-    age = number(content.get("age_seconds", time.time() - known.get("time", 0.0)))
-    if every and age is not None and age > 3 * every + 5:  # overdue
+    every, age = number(content.get("every_seconds")), time.time() - known.get("time", 0.0)
+    if every and age > 3 * every + 5:  # overdue
         parts.append(f"{age:.0f} s ago")
     return "; ".join(parts)
 

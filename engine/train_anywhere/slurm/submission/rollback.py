@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from train_anywhere.errors import SubmitError, UnclearError
-from train_anywhere.files.atomic import claim, write_or_overwrite
+from train_anywhere.files.atomic import claim, write_atomic
 from train_anywhere.files.removal import remove_empty, remove_file
 from train_anywhere.files.root import resolve_as_typed
 from train_anywhere.runs.folder import JOBS, RunDir, discard, point_latest
@@ -87,7 +87,7 @@ class Submission:
                 if before is None:
                     remove_file(claim(path))
                 else:
-                    write_or_overwrite(path, before)
+                    write_atomic(path, before)
         if self._link.is_symlink() and not self._link.exists():
             point_latest(self._link.parent, self._latest)
         for folder in self._folders:

@@ -1,18 +1,23 @@
 """`monitor.serve` and `monitor.dashboard`: web servers on the first node of a job."""
 
 import getpass
+import os
 import re
 import shlex
+import shutil
+import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 
 from train_anywhere.features.feature import Check, Feature, NodeService
-from train_anywhere.files import with_engine
-from train_anywhere.files.atomic import dumps, write_with_folder
+from train_anywhere.files.atomic import dumps, open_file, write_with_folder
 from train_anywhere.runs.attempts import hosts, running_job
 from train_anywhere.runs.folder import RunDir
 
@@ -94,59 +99,90 @@ BOARD_OPTIONS = ("--load_fast=false", "--reload_interval=10", "--reload_multifil
 
 LOOPBACK = "127.0.0.1"
 ANY = ("0.0.0.0", "::")
-DONE_S = 3600.0
-"""Poll interval after the first poll: the server has started, or can't."""
 
-END_S = 5.0
+BOUND = "import ctypes, os, sys; getattr(ctypes.CDLL(None), 'prctl', lambda *_: 0)(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
+"""Runs a command that the kernel kills with this process, by PR_SET_PDEATHSIG, which a Mac lacks."""
+
+START_S, RETRY_S, END_S = 120.0, 0.2, 2.0
+"""Longest start in seconds, from a busy shared disk, seconds between two attempts to connect, and seconds to end."""
 
 
 class Server:
-    """Service that starts a server, records its address, and stops it at the end of the job. Raises OSError: it can't be started.
+    """Service that runs a command which serves a page, records its URL, and stops it at the end of the job.
 
-    `command` has `{port}`, see `dashboard.py`. `address` is where to listen; None: loopback.
+    `command` has `{port}`, and may have `{address}`. `address` is where to listen; None: loopback.
     """
 
     def __init__(
         self, run: RunDir, title: str, command: str, address: str | None, login: str | None, name: str
     ) -> None:
         self.every_seconds = 0.1
-        self.title, self.name, self.address, self.login = title, name, address, login
-        self.served = run.server_file(title.lower())
+        self.title, self.command, self.name, self.address, self.login = title, command, name, address, login
+        self.served = run.monitor / f"{title.lower()}.json"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._closed = False
         self._record({})  # remove the URL of an earlier, killed server
-        quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
-        words = [command, address or LOOPBACK, str(self.served.with_suffix(".log"))]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", f"{__name__}.dashboard", *words],
-            env=with_engine(), stdin=pipe, stdout=pipe, stderr=quiet, text=True,
-        )  # fmt: skip
 
     def poll(self, now: float) -> None:
-        """Wait until the server prints its port, or why it has none, and record its URL."""
-        assert self.process.stdout
-        answer = self.process.stdout.readline().strip()
-        self.every_seconds = DONE_S
-        if not answer.isdigit():
-            why = answer or "it exited at its start"
-            print(f"{self.title} does not run on {self.name}: {why}", flush=True)
+        """Start the command, and print and record its URL once it answers, or print why it does not."""
+        self.every_seconds = threading.TIMEOUT_MAX  # a second poll would start another one
+        try:
+            port = free_port(self.address or LOOPBACK)
+            problem = self._start(port)
+        except OSError as error:
+            problem = str(error.strerror or error)
+        if problem:
+            if not self._closed:
+                print(f"{self.title} does not run on {self.name}: {problem}", flush=True)
             return
-        found = server_address(int(answer), self.name, self.address, self.login if running_job() else "")
+        found = server_address(port, self.name, self.address, self.login if running_job() else "")
         self._record(found)  # before it is printed, so that it is there when the log is read
         print("".join(f"{line}\n" for line in lines(found, self.title)), end="", flush=True)
 
+    def _start(self, port: int) -> str:
+        """Start the command and wait until it answers. Return why it does not, or "". Raises OSError."""
+        address, log = self.address or LOOPBACK, self.served.with_suffix(".log")
+        typed = shlex.split(self.command)
+        words = [word.replace("{port}", str(port)).replace("{address}", address) for word in typed]
+        if not shutil.which(words[0]):
+            return f"{words[0]} is not installed, or not on PATH"
+        with open_file(log, "wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", BOUND, *words],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+            )  # fmt: skip
+        until = time.monotonic() + START_S
+        while time.monotonic() < until:
+            if (code := self.process.poll()) is not None:
+                return f"it exited with code {code}, see {log}"
+            with suppress(OSError), socket.create_connection((address, port), timeout=1):
+                return ""
+            time.sleep(RETRY_S)
+        return f"nothing answers on port {port} after {START_S:.0f} s, see {log}"
+
     def close(self) -> None:
-        """Stop the server."""
-        assert self.process.stdin
-        with suppress(OSError, subprocess.TimeoutExpired):
-            self.process.stdin.close()
-            self.process.wait(END_S)
-        self.process.kill()
-        self.process.wait()
+        """Stop the command and the processes that it started."""
+        self._closed = True
+        for number in (signal.SIGTERM, signal.SIGKILL) if self.process else ():
+            assert self.process
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(END_S)
         self._record({})
 
     def _record(self, found: dict[str, str | None]) -> None:
-        """Write the URL to a file for rank 0, which writes run.json. Disk errors are ignored."""
+        """Write the URL to a file for `jobs.py status`. Disk errors are ignored."""
         with suppress(OSError):
             write_with_folder(self.served, dumps(found))
+
+
+def free_port(address: str) -> int:
+    """Return a port of an address that is free now. Raises OSError."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
 
 
 def is_first(name: str) -> bool:
