@@ -1,14 +1,19 @@
-"""The files of one node's samples."""
+"""The files of one node's samples, and the GPUs of a job, with a stand-in for NVML that answers as the driver does."""
 
 import csv
 import json
+import re
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from engine.tests.monitor.nvidia import GPUS, fake_nvml
 from train_anywhere.config.schema import Config
+from train_anywhere.features.sampler import machine
+from train_anywhere.features.sampler.machine import Gpu, reader, visible_gpus
 from train_anywhere.features.sampler.sampler import Sampler
 from train_anywhere.runs.folder import RunDir
 
@@ -64,11 +69,46 @@ def test_a_table_goes_on_in_the_next_attempt(make_run):
     time.sleep(0.6)
     sampler.poll(100.0)
     first, second = rows(run.monitor / "a.csv")
-    assert (first["time"], first["gpu7_power_w"], second["time"], second["gpu7_power_w"]) == (
-        "1",
-        "9",
-        "100.0",
-        "",
-    )
+    assert (first["time"], first["gpu7_power_w"]) == ("1", "9")
+    assert (second["time"], second["gpu7_power_w"]) == ("100.0", "")
     assert float(second["memory_used_gib"]) > 0 and not first["memory_used_gib"]
     assert json.loads((run.monitor / "a.json").read_text())["sums"]["cpu_use_percent"][:4:3] == [1.0, 2]
+
+
+UUIDS = [f"GPU-4f6ba1f1-7d14-1a3c-8a55-d1d0e1c3a00{i}" for i in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the tests run on a machine with a GPU."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_no_driver_is_no_gpu() -> None:
+    assert reader()() == []
+
+
+@pytest.mark.parametrize(
+    "listed, indices",
+    [
+        (None, [0, 1, 2, 3]),
+        ("", []),
+        ("2,3", [2, 3]),
+        (f"{UUIDS[1]}", [1]),
+        ("NoDevFiles", []),
+        ("7", [0, 1, 2, 3]),  # the driver shows only the job's, and counts them in another way
+    ],
+)
+def test_only_the_job_s_gpus(listed: str | None, indices: list[int]) -> None:
+    gpus = [Gpu(i, uuid, "") for i, uuid in enumerate(UUIDS)]
+    found = visible_gpus(gpus, {} if listed is None else {"CUDA_VISIBLE_DEVICES": listed})
+    assert [g.index for g in found] == indices
+
+
+def test_the_installed_nvml_has_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "pynvml")
+    import pynvml
+
+    names = {*re.findall(r"nvml\.(\w+)", Path(machine.__file__).read_text())}
+    assert len(names) > 8 and [name for name in names if not hasattr(pynvml, name)] == []

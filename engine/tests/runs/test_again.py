@@ -93,37 +93,34 @@ def test_those_of_another_job_do_not_count(tmp_path: Path, monkeypatch: pytest.M
     assert asked(run, 1).code == 0
 
 
-def test_on_the_nodes_that_answer(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    failing(run, 5)
-    used, left = ("node1", "node2", "node3"), ("node1", "node3")
-    decision = asked(run, 0, 0, Nodes(used, left, 2))
-    assert decision.code == 0 and "node2 does not answer any more" in decision.reason
-    decision = asked(run, 0, 0, Nodes(used, left, 3))
-    assert decision.code == STOPPED and "2 left are fewer than 3: requeueing the job" in decision.reason
+FAILED = Failure(1, 5, 1, "an error")
+USED = tuple(f"node{n}" for n in range(1, 17))
+STARTS = (
+    "node1 does not answer any more: the ranks start on node2, node3, node4, node5, node6, node7 and 2 more"
+)
 
 
-def test_on_as_many_nodes_as_share_the_batch_evenly(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    failing(run, 5)
-    used = tuple(f"node{n}" for n in range(1, 17))
-    decision = asked(run, 0, 0, Nodes(used, used[1:], 8, (8, 16)))
-    assert decision.code == 0
-    assert (
-        "node1 does not answer any more: the ranks start on node2, node3, node4, node5, node6, node7 and 2 more"
-        in decision.reason
-    )
-    assert asked(run, 0, 0, Nodes(used, used[9:], 8, (8, 16))).code == STOPPED
-
-
-def test_a_dead_node_explains_a_failure_at_the_same_step() -> None:
-    failure = Failure(137, 5, 2, "")
-    assert decide(failure, Nodes(("a", "b"), ("a",), 1), 0, 0, True).code == 0
-    assert decide(failure, NONE, 5, 0, True).code == 1
-
-
-def test_ranks_that_refused_would_refuse_again() -> None:
-    assert decide(Failure(REFUSED, 0, 1, ""), NONE, 5, 0, True).code == 1
+@pytest.mark.parametrize(
+    ("failure", "nodes", "retries", "code", "says"),
+    [
+        (FAILED, Nodes(USED[:3], (USED[0], USED[2]), 2), 0, 0, "node2 does not answer any more"),
+        (
+            FAILED,
+            Nodes(USED[:3], (USED[0], USED[2]), 3),
+            0,
+            STOPPED,
+            "2 left are fewer than 3: requeueing the job",
+        ),
+        (FAILED, Nodes(USED, USED[1:], 8, (8, 16)), 0, 0, STARTS),  # as many as share the batch evenly
+        (FAILED, Nodes(USED, USED[9:], 8, (8, 16)), 0, STOPPED, ""),
+        (Failure(137, 5, 2, ""), Nodes(USED[:2], USED[:1], 1), 0, 0, ""),  # a dead node explains it
+        (Failure(137, 5, 2, ""), NONE, 5, 1, ""),
+        (Failure(REFUSED, 0, 1, ""), NONE, 5, 1, ""),  # ranks that refused would refuse again
+    ],
+)
+def test_on_the_nodes_that_answer(failure: Failure, nodes: Nodes, retries: int, code: int, says: str) -> None:
+    decision = decide(failure, nodes, retries, 0, True)
+    assert decision.code == code and says in decision.reason
 
 
 def test_a_program_is_started_again_as_often_as_retries_allow(

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,15 @@ def test_another_process_that_got_the_same_number_is_not_the_holder(run: RunDir)
 
 
 @pytest.fixture
-def squeue(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder first on PATH, for a program in the place of Slurm's."""
-    folder = tmp_path_factory.mktemp("bin")
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+def squeue(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], None]:
+    """Return a function that puts a shell script in the place of Slurm's program."""
+    file = tmp_path_factory.mktemp("bin") / "squeue"
+    monkeypatch.setenv("PATH", f"{file.parent}:{os.environ['PATH']}")
     monkeypatch.setattr(lock, "STALE_AFTER_S", 1.5)
-    return folder / "squeue"
+    file.touch(0o755)
+    return lambda answer: file.write_text(f"#!/bin/sh\n{answer}\n") and None
 
 
 @pytest.mark.parametrize(
@@ -92,10 +96,9 @@ def squeue(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 )
 @pytest.mark.quick("echo RUNNING-True", "true-False")
 def test_the_queue_is_asked_about_a_job_on_another_node(
-    run: RunDir, squeue: Path, answer: str, refused: bool
+    run: RunDir, squeue: Callable[[str], None], answer: str, refused: bool
 ) -> None:
-    squeue.write_text(f"#!/bin/sh\n{answer}\n")
-    squeue.chmod(0o755)
+    squeue(answer)
     left_behind(run, host="elsewhere", job="4711")
     try:
         with RunLock(run):
@@ -105,19 +108,17 @@ def test_the_queue_is_asked_about_a_job_on_another_node(
 
 
 def test_the_queue_does_not_know_jobs_of_another_cluster(
-    run: RunDir, squeue: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunDir, squeue: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "STALE_AFTER_S", 0.1)  # the lock's own heartbeat decides, and there is none
-    squeue.write_text("#!/bin/sh\necho RUNNING\n")  # a job of this cluster, with the same number
-    squeue.chmod(0o755)
+    squeue("echo RUNNING")  # a job of this cluster, with the same number
     left_behind(run, host="elsewhere", job="4711", cluster="another")
     with RunLock(run):
         pass
 
 
-def test_the_same_job_started_again(run: RunDir, squeue: Path) -> None:
-    squeue.write_text("#!/bin/sh\necho RUNNING\n")  # which is this job itself
-    squeue.chmod(0o755)
+def test_the_same_job_started_again(run: RunDir, squeue: Callable[[str], None]) -> None:
+    squeue("echo RUNNING")  # which is this job itself
     left_behind(run, host="elsewhere", job="4711", restart="")
     with RunLock(run, environ={"SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "1"}):
         pass

@@ -17,6 +17,7 @@ from train_anywhere.distributed.network.addresses import lost_rank, node_name
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import DataError, LostRankError, NotFiniteError, ProjectError, iterate_causes
 from train_anywhere.files.atomic import open_file
+from train_anywhere.files.copy_files import print_line
 from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.output import format_short
 from train_anywhere.files.terminal.printable import one_line
@@ -110,11 +111,6 @@ def print_traceback(run: RunDir, writer: str, error: BaseException) -> None:
     if file:
         left = f"{left_out} frames of the engine and of libraries are left out"
         print_line(f"({left}; the whole traceback: {display_path(file)})")
-
-
-def print_line(sentence: str) -> None:
-    """Print a sentence to the log."""
-    print(sentence, file=sys.stderr, flush=True)
 
 
 def save_traceback(run: RunDir, topology: Topology, error: BaseException, sentence: str = "") -> Path | None:

@@ -18,7 +18,7 @@ from train_anywhere.config.checks.monitors import from_keras_name
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import open_descriptor, read_json, read_text
 from train_anywhere.runs.attempts import read_logged_step, read_recorded_step, step_time
-from train_anywhere.runs.folder import ATTEMPTS, RunDir
+from train_anywhere.runs.folder import ATTEMPTS, RunDir, is_integer, is_number
 from train_anywhere.runs.reopen.frozen import load_yaml, typed_overrides
 
 
@@ -196,13 +196,12 @@ def _metrics(content: Mapping[str, Any]) -> dict[str, float | None]:
     return {name: _number(value) for name, value in named if value is None or _number(value) is not None}
 
 
-def _number(value: object) -> float | None:
-    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if known else None  # type: ignore[arg-type]
+def _number(value: Any) -> float | None:
+    return float(value) if is_number(value) and math.isfinite(value) else None
 
 
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def _whole(value: Any) -> int | None:
+    return value if is_integer(value) else None
 
 
 def moment(text: object) -> float | None:

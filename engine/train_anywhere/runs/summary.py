@@ -134,6 +134,17 @@ def format_metric(metrics: Mapping[str, float | None], name: str) -> str:
     return "nan" if value is None else f"{value:.4f}"
 
 
+def duration(seconds: float) -> str:
+    """Format a duration: `45 s`, `12 min`, `3 h 05 min`, `2 d 4 h`."""
+    minutes, whole = round(seconds / 60), round(seconds)
+    if whole < 90:
+        return f"{whole} s"
+    if minutes < 90:
+        return f"{minutes} min"
+    hours = minutes // 60
+    return f"{hours} h {minutes % 60:02} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
 def command_path(name: str) -> str:
     """Return how to call a program of this environment: by name if on the PATH."""
     here = Path(sys.executable).parent

@@ -165,30 +165,24 @@ def choose_scale(title: str, values: Iterable[float]) -> tuple[str, bool]:
 def metric_over_key(metric: str, key: str, values: Sequence[tuple[str, float]]) -> Figure | None:
     """Return the metric of each run over its value of a key, as it was typed; None if all values are the same.
 
-    Numbers over several powers of ten have a logarithmic axis. Other values than numbers are numbered in the order of the alphabet.
+    The values have equal distances: numbers in their order, others in that of the alphabet.
     """
-    names = sorted({typed for typed, _ in values})
-    if len(names) < 2:
-        return None
-    below, numbers = key, all(map(is_number, names))
-    places = {typed: float(typed if numbers else number) for number, typed in enumerate(names)}
-    known = sorted(places.values())
-    if powers := numbers and known[0] > 0 and known[-1] > DECADES * known[0]:
-        places = {typed: math.log10(x) for typed, x in places.items()}
-        known = sorted(places.values())
+    numbers = all(is_number(typed) for typed, _ in values)
+    names = sorted({typed for typed, _ in values}, key=float if numbers else str)
+    places = {typed: float(at) for at, typed in enumerate(names)}
     points = {"": drawable([(places[typed], y) for typed, y in values])}
-    if not points[""]:
+    if len(names) < 2 or not points[""]:
         return None
     xs = sorted({x for x, _ in points[""]})
     if len(xs) < len(points[""]):  # several runs at one value, such as seeds
         points["mean"] = [(x, statistics.fmean(y for at, y in points[""] if at == x)) for x in xs]
-    nearest = min(b - a for a, b in itertools.pairwise(known))
-    ticks = {x: typed for typed, x in places.items()}
-    if nearest < (known[-1] - known[0]) / MOST_TICKS or sum(map(len, names)) > MOST_CHARACTERS:
-        ticks = {x: f"{10**x:.2g}" for x in round_ticks(points)} if powers else {}
+    characters = sum(map(len, names)) if numbers else 0
+    every = math.ceil(max(len(names) / MOST_TICKS, characters / MOST_CHARACTERS))
+    below, ticks = key, {places[typed]: typed for typed in names[::every]}
+    if sum(map(len, ticks.values())) > MOST_CHARACTERS:
         listed = ", ".join(f"{at:g} {typed}" for typed, at in places.items())
-        if not numbers:
-            below += f": {listed}" if len(listed) <= 2 * MOST_CHARACTERS else f": {len(names)} values"
+        below += f": {listed}" if len(listed) <= 2 * MOST_CHARACTERS else f": {len(names)} values"
+        ticks = {}
     title, logarithmic = choose_scale(f"{metric} over {key}", (y for _, y in points[""]))
     return Figure(title, points, below, logarithmic=logarithmic, scattered=True, ticks=ticks)
 

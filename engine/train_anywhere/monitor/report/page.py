@@ -25,7 +25,7 @@ from train_anywhere.runs.attempts import read_logged_step, read_recorded_step, r
 from train_anywhere.runs.facts import find_checkpoint, resume_summary
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.reopen.frozen import COMMAND_KEYS, read_frozen, typed_overrides
-from train_anywhere.runs.summary import display_path
+from train_anywhere.runs.summary import display_path, duration
 
 Describe = Callable[[Facts], tuple[list[str], dict[str, str]]]
 """A function that returns the verdicts on a run and its further rows: `train_anywhere.features.describe`."""
@@ -205,15 +205,6 @@ def period(info: Mapping[str, Any]) -> str:
     if len(known) > 1 and known[0][:10] == known[1][:10]:
         known[1] = known[1][11:]
     return f"{' to '.join(known)} UTC" if known else ""
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as a string, such as `3.2 s`, `4 min 10 s` or `2 h 5 min`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
 def render_comparison(content: Mapping[str, Any]) -> str:

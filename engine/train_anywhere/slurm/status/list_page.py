@@ -10,8 +10,9 @@ from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.files.terminal.table import Column, format_table
+from train_anywhere.runs.summary import duration
 from train_anywhere.slurm.status.gather import STATES, Report, differing_keys
-from train_anywhere.slurm.status.text_page import color_state, duration
+from train_anywhere.slurm.status.text_page import color_state
 
 UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 MIN_DIFFERENCES = 12

@@ -14,7 +14,7 @@ from train_anywhere.files.atomic import dumps
 from train_anywhere.files.terminal.fit import fit
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.runs.facts import number
-from train_anywhere.runs.summary import display_path
+from train_anywhere.runs.summary import display_path, duration
 from train_anywhere.slurm.status.gather import FAILED, Report, RunReports, differing_keys
 from train_anywhere.slurm.status.job_end import in_words
 
@@ -109,17 +109,6 @@ def metrics(report: Report) -> list[str]:
         known if report.alive else {}
     )
     return [f"{name} {'nan' if value is None else format(value, '.4f')}" for name, value in shown.items()]
-
-
-def duration(seconds: float) -> str:
-    """Format a duration: `45 s`, `12 min`, `3 h 05 min`, `2 d 4 h`."""
-    minutes, whole = round(seconds / 60), round(seconds)
-    if whole < 90:
-        return f"{whole} s"
-    if minutes < 90:
-        return f"{minutes} min"
-    hours = minutes // 60
-    return f"{hours} h {minutes % 60:02} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
 def _rows(report: Report) -> Iterator[tuple[str, str]]:
