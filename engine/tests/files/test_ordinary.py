@@ -131,7 +131,6 @@ OUTSIDE = {
     "engine/train_anywhere/training/keras/loop/tensorboard.py": "O_EXCL",
     "engine/train_anywhere/training/lightning/checkpoint/shards.py": "the new folder of a checkpoint, reached without links",
     "engine/train_anywhere/training/lightning/checkpoint/buffers.py": "the new folder of a checkpoint, reached without links",
-    "engine/train_anywhere/launch/forkserver.py": "the null device",
     "engine/train_anywhere/data/shards/index.py": "the new folder of an index",
     "engine/train_anywhere/program/__init__.py": "the file of metrics of a program, as it would itself",
     "engine/train_anywhere/job/running_ranks.py": "the null device",
