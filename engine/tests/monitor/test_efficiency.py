@@ -1,15 +1,25 @@
-"""The efficiency of several ranks: by hand, and of real ranks of which one is slow."""
+"""The efficiency of several ranks: by hand, and of real ranks of which one is slow. Verdicts of real ranks.
+
+What this machine can't have is in test_verdicts.py: GPUs, a node of many CPUs. Slow and hung ranks: engine/tests/slurm/test_watch.py.
+"""
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from train_anywhere import features
+from train_anywhere.config.checks.strategy_table import AUTO_STRATEGIES
 from train_anywhere.distributed.packages import horovod_problem
+from train_anywhere.monitor import verdicts as rules
 from train_anywhere.monitor.heartbeat import EVERY_S, WARM_UP, Efficiency
+from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.runs.attempts import StepTime, step_time
-from train_anywhere.runs.folder import ATTEMPTS
+from train_anywhere.runs.folder import ATTEMPTS, open_run
+from train_anywhere.testing.plugin import FRAMEWORKS
 
 Train = Callable[..., SimpleNamespace]
 
@@ -30,15 +40,13 @@ HOOKS = {
 }
 
 
+SMALL = ("model=mlp", "trainer.max_epochs=3", "trainer.log_every_n_steps=5", "trainer.accelerator=cpu")
+
+
 @pytest.mark.horovod
 @pytest.mark.parametrize(
     "framework, strategy",
-    [
-        ("lightning", "ddp"),
-        pytest.param("lightning", "horovod", marks=pytest.mark.slow),
-        pytest.param("keras", "multiworker_mirrored", marks=pytest.mark.slow),
-        pytest.param("keras", "horovod", marks=pytest.mark.slow),
-    ],
+    [("lightning", "ddp"), ("lightning", "horovod"), ("keras", "multiworker_mirrored"), ("keras", "horovod")],
 )
 @pytest.mark.slow
 @pytest.mark.alone
@@ -49,17 +57,8 @@ def test_one_of_two_ranks_is_late(framework, strategy, train, require, tmp_path,
     module, hook = HOOKS[framework]
     (tmp_path / "late.py").write_text(LATE.format(module=module, hook=hook, sleep=SLEEP_S))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    done = train(
-        f"framework={framework}",
-        f"strategy={strategy}",
-        "callbacks.late._target_=late.Late",
-        "model=mlp",
-        "trainer.devices=2",
-        "trainer.accelerator=cpu",
-        "trainer.max_epochs=2",
-        "trainer.log_every_n_steps=5",
-        f"paths.results={tmp_path}",
-    )
+    words = (f"framework={framework}", f"strategy={strategy}", "callbacks.late._target_=late.Late")
+    done = train(*SMALL, *words, "trainer.devices=2", f"paths.results={tmp_path}")
     assert done.returncode == 0, done.stderr
     info = json.loads((tmp_path / "latest" / "run.json").read_text())
     spent = step_time(info[ATTEMPTS])
@@ -99,3 +98,54 @@ def test_the_parts_of_all_attempts() -> None:
     alone = step_time([{"seconds": {"step": 10.0, "data": 1.0}}])
     assert (alone.others, alone.efficiency, alone.compute) == (None, None, 9.0)
     assert step_time([]).efficiency is None
+
+
+SLOW_DATA = """
+import time
+from train_anywhere.data.dataset import Splits
+from src.data.digits import open_digits
+
+class Slow:
+    def __init__(self, rows):
+        self.rows, self.shape, self.classes = rows, rows.shape, rows.classes
+    def __len__(self):
+        return len(self.rows)
+    def read(self, indices, epoch, train):
+        time.sleep(0.1)
+        return self.rows.read(indices, epoch, train)
+
+def open_slow():
+    splits = open_digits()
+    return Splits(Slow(splits.train), splits.val, splits.test, splits.facts)
+"""
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "WARM_UP_S", 2.0)
+
+
+RUNS: dict[str, tuple[tuple[str, ...], str]] = {
+    "nan": (("optimizer=sgd", "optimizer.lr=1000000", "schedule=constant"), r"train/loss is (nan|inf) since step 5:"),
+    "late data": (("data._target_=late.open_slow", "data.batch_size=96", "data.workers=0"), r"training waited [5-9]\d% .*\(now 0\)"),
+    "two of three ranks wait": (("trainer.devices=3", "callbacks.late._target_=late.Late"), r"ranks waited [5-8]\d% .* each other"),
+    "a checkpoint after each step": (("checkpoint.every_n_steps=1", "trainer.max_epochs=15"), "training waited .* checkpoints"),
+}  # fmt: skip
+"""What is typed, and the verdict."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("case", RUNS)
+def test_verdicts_of_real_runs(framework: str, case: str, train: Train, tmp_path: Path) -> None:
+    (words, expected), (module, hook) = RUNS[case], HOOKS[framework]
+    (tmp_path / "late.py").write_text(SLOW_DATA + LATE.format(module=module, hook=hook, sleep=SLEEP_S))
+    if "trainer.devices=3" in words:
+        words += (f"strategy={AUTO_STRATEGIES[framework][1]}",)
+    paths = (f"framework={framework}", f"paths.results={tmp_path}")
+    done = train(*SMALL, *words, *paths, env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == (3 if case == "nan" else 0), done.stderr
+    (sentence,) = [
+        one for one in features.verdicts(read_facts(open_run(tmp_path / "latest"))) if re.match(expected, one)
+    ]
+    assert sentence in done.stdout or case != "nan"  # at the end of the log too
