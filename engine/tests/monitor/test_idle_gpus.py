@@ -40,7 +40,7 @@ def run(tmp_path: Path, program: str, *words: str) -> tuple[int, str, Path]:
 
 
 def test_a_warning_ends_nothing(tmp_path: Path) -> None:
-    words = ("model=mlp", "trainer.max_epochs=1000000", "trainer.max_time=00:00:00:05", *OFTEN)
+    words = ("model=mlp", "trainer.max_epochs=1000000", "trainer.max_time=00:00:00:02", *OFTEN)
     code, printed, _ = run(tmp_path, "train.py", *words)
     assert code == 0 and printed.count("have done nothing for 0.01 min") == 1, printed
 
