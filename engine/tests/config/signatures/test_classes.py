@@ -14,8 +14,10 @@ from train_anywhere.config.signatures import TargetError, read
 SAMPLE = """
 import abc
 import contextlib
+import dataclasses
 import functools
-from typing import Generic, TypeVar, Protocol
+from dataclasses import InitVar, KW_ONLY, dataclass, field
+from typing import ClassVar, Generic, TypeVar, Protocol
 
 T = TypeVar("T")
 
@@ -49,6 +51,38 @@ class Right(Plain):
 
 class Diamond(Left, Right):
     pass
+
+@dataclass
+class Data:
+    a: int
+    b: str = "x"
+    c: list = field(default_factory=list)
+    hidden: int = field(default=1, init=False)
+    shared: ClassVar[int] = 3
+    given: InitVar[int] = 7
+    not_a_field = 5
+
+@dataclass
+class MoreData(Data):
+    d: float = 2.0
+    a: int = 9
+
+@dataclasses.dataclass(kw_only=True)
+class ByName:
+    z: int = 1
+    a: int
+
+@dataclass
+class Mixed:
+    x: int
+    _: KW_ONLY
+    y: int = 1
+    w: int
+
+@dataclass
+class OwnInit:
+    x: int
+    def __init__(self, other): ...
 
 class Outer:
     class Inner:
@@ -90,8 +124,8 @@ outer = Outer
 """
 
 EXACT = [
-    *("Plain", "Own", "Inherits", "Positional", "Parametrised", "OfParametrised", "Diamond"),
-    *("Outer.Inner", "Outer.build", "Outer.make"),
+    *("Plain", "Own", "Inherits", "Positional", "Parametrised", "OfParametrised", "Diamond", "Data", "MoreData"),
+    *("ByName", "Mixed", "OwnInit", "Outer.Inner", "Outer.build", "Outer.make"),
     *("Outer.method", "OfOuter.build", "cached", "manager", "later", "plain", "branch", "JSONEncoder", "Alias", "outer.make"),
 ]  # fmt: skip
 
@@ -201,7 +235,7 @@ def test_where_extra_names_go(project: Project) -> None:
 
 def test_what_may_take_more_than_is_written(tmp_path: Path) -> None:
     sources = [
-        "import attr\n@attr.s\nclass A:\n    x: int = 1", "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int = 1",
+        "import attr\n@attr.s\nclass A:\n    x: int = 1",
         "class A:\n    def __new__(cls, a): ...", "class A:\n    def __new__(cls, *a, **k): ...",
         "class A(dict): pass", "class A(Exception): pass",
         "from gone import Base\nclass A(Base): pass", "class A(make()): pass",

@@ -1,6 +1,7 @@
 """Read the constructor of a class, through bases and `**kwargs`, and its literal attributes."""
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,8 +14,11 @@ from train_anywhere.config.signatures.parameters import (
     NO_DEFAULT,
     Parameter,
     Signature,
+    decorator_names,
     keeps_signature,
     literal,
+    make_parameter,
+    read_hint,
     read_signature,
 )
 
@@ -59,8 +63,41 @@ def _refuses(node: ast.If, name: str) -> bool:
     return ast.unparse(node.test) in tests and any(isinstance(one, ast.Raise) for one in node.body)
 
 
+def dataclass_signature(mro: Mro) -> Signature | None:
+    """Return the constructor that `@dataclass` generates. None if it generates none."""
+    classes = [base for base in mro if isinstance(base, SourceClass)]
+    found = {c: d for c in classes for d in c.node.decorator_list if decorator_names([d]) == ["dataclass"]}
+    if mro[0] not in found or _options(found[mro[0]]).get("init") is False:
+        return None
+    parameters: dict[str, Parameter] = {}
+    for base in reversed(found):
+        for node in base.node.body:
+            if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+                continue
+            by_field = node.value is not None and decorator_names([node.value]) == ["field"]
+            options = _options(node.value) if by_field else {"default": literal(node.value)}
+            if options.get("init") is False or NO_FIELD.match(ast.unparse(node.annotation)):
+                continue
+            required = node.value is None or not {"default", "default_factory"} & options.keys()
+            hint, default = read_hint(base.module, node.annotation), options.get("default", NO_DEFAULT)
+            parameters[node.target.id] = make_parameter(node.target.id, required, hint, default)
+    calls = [(base.module, one.func if isinstance(one, ast.Call) else one) for base, one in found.items()]
+    own = all(names.imported_name(*call) == "dataclasses.dataclass" for call in calls)
+    known = all(base in classes or str(base).startswith(("typing.", "abc.")) for base in mro)
+    return Signature(parameters, not (own and known))
+
+
+NO_FIELD = re.compile(r"['\"]?([\w.]*\.)?(ClassVar|KW_ONLY)\b")
+"""Matches annotations in a dataclass that are no argument of its constructor."""
+
+
+def _options(call: ast.expr | None) -> dict[str | None, Any]:
+    """Return the literal values of the keywords of `@dataclass(...)` or `field(...)`."""
+    return {k.arg: literal(k.value) for k in call.keywords} if isinstance(call, ast.Call) else {}
+
+
 CLASS_DECORATORS = {
-    *("final", "runtime_checkable", "total_ordering", "deprecated", "compatibility"),
+    *("dataclass", "final", "runtime_checkable", "total_ordering", "deprecated", "compatibility"),
     *("keras_export", "tf_export", "register_keras_serializable"),
 }
 """Class decorators, by their last name, that do not change the constructor."""
@@ -106,6 +143,8 @@ def _find_constructor(mro: Mro) -> Signature:
         if init:
             found = _full_signature(base, init, mro[number:])
             return found if known else Signature(found.parameters, True)
+        if generated := dataclass_signature(mro[number:]):
+            return generated
         if not known:
             return ANY_SIGNATURE
     return Signature({}, makes)

@@ -96,15 +96,20 @@ def read_signature(module: SourceModule, node: FunctionNode, bound: bool) -> Sig
         required = default is None
         if isinstance(default, ast.Name) and len(several := module.scope.get(default.id, [])) == 1:
             default = several[0].value  # the default is a constant of the module
-        hint, value = read_hint(module, arg.annotation), literal(default)
-        if (
-            value is None and hint is not None
-        ):  # `x: int = None` accepts null although its annotation does not
-            hint = _sort_union(Optional[hint])  # noqa: UP045  # hint is a value
-        found.append(Parameter(arg.arg, required, hint, value, arg in args.posonlyargs))
+        hint = read_hint(module, arg.annotation)
+        found.append(make_parameter(arg.arg, required, hint, literal(default), arg in args.posonlyargs))
     changed = not keeps_signature(node.decorator_list, NEUTRAL_DECORATORS)
     kept = found[1:] if bound and positional else found
     return Signature({p.name: p for p in kept}, args.kwarg is not None or changed)
+
+
+def make_parameter(
+    name: str, required: bool, hint: Any, default: Any, positional_only: bool = False
+) -> Parameter:
+    """Return a parameter. `x: int = None` accepts null although its annotation does not."""
+    if default is None and hint is not None:
+        hint = _sort_union(Optional[hint])  # noqa: UP045  # hint is a value
+    return Parameter(name, required, hint, default, positional_only)
 
 
 def literal(node: ast.expr | None) -> Any:
