@@ -33,6 +33,14 @@ class Inherits(Own):
 class Positional:
     def __init__(self, a, /, b, c=None): ...
 
+class New:
+    def __new__(cls, a, *, b=1):
+        return super().__new__(cls)
+
+class NewFirst(Own):
+    def __new__(cls, task, *, b=1):
+        return Own(task, c=b)
+
 class NewOfAny(Own):
     def __new__(cls, *args, **kwargs):
         return super().__new__(cls)
@@ -124,7 +132,7 @@ outer = Outer
 """
 
 EXACT = [
-    *("Plain", "Own", "Inherits", "Positional", "Parametrised", "OfParametrised", "Diamond", "Data", "MoreData"),
+    *("Plain", "Own", "Inherits", "Positional", "New", "NewFirst", "Parametrised", "OfParametrised", "Diamond", "Data", "MoreData"),
     *("ByName", "Mixed", "OwnInit", "Outer.Inner", "Outer.build", "Outer.make"),
     *("Outer.method", "OfOuter.build", "cached", "manager", "later", "plain", "branch", "JSONEncoder", "Alias", "outer.make"),
 ]  # fmt: skip
@@ -236,7 +244,7 @@ def test_where_extra_names_go(project: Project) -> None:
 def test_what_may_take_more_than_is_written(tmp_path: Path) -> None:
     sources = [
         "import attr\n@attr.s\nclass A:\n    x: int = 1",
-        "class A:\n    def __new__(cls, a): ...", "class A:\n    def __new__(cls, *a, **k): ...",
+        "class A:\n    def __new__(cls, *a, **k): ...",
         "class A(dict): pass", "class A(Exception): pass",
         "from gone import Base\nclass A(Base): pass", "class A(make()): pass",
         "class M(type):\n    def __call__(cls, *a, **k): ...\nclass A(metaclass=M): pass",

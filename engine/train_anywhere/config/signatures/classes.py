@@ -137,12 +137,12 @@ def _find_constructor(mro: Mro) -> Signature:
         scope = names.scope(base.node)
         init, new = (scope[name][0].node if name in scope else None for name in ("__init__", "__new__"))
         makes |= new is not None
-        if new and not (isinstance(new, FunctionNode) and new.args.vararg and new.args.kwarg):
-            return ANY_SIGNATURE
         known = keeps_signature(base.node.decorator_list, CLASS_DECORATORS)
         if init:
             found = _full_signature(base, init, mro[number:])
             return found if known else Signature(found.parameters, True)
+        if isinstance(new, FunctionNode) and not (new.args.vararg and new.args.kwarg):
+            return read_signature(base.module, new, bound=True)
         if generated := dataclass_signature(mro[number:]):
             return generated
         if not known:
