@@ -57,7 +57,7 @@ CONTENDERS = {
 }
 ABOUT = {
     "hand": "a loop written by hand",
-    "ours": "src/train.py",
+    "ours": "src/train.py; with Keras trainer.extra.steps_per_execution=20",
     "trainer": "Lightning's Trainer by default, one self.log",
     "fabric": "Lightning Fabric",
     "fit": "Keras' fit",
@@ -184,7 +184,7 @@ def keras_batches() -> Any:
     from train_anywhere.data.open_data import open_splits
     from train_anywhere.training.keras.checkpoint import Position
     from train_anywhere.training.keras.dropin.model import open_model
-    from train_anywhere.training.keras.strategies.base import Strategy
+    from train_anywhere.training.keras.strategies.choose import Strategy
 
     config = load_config("keras")
     _, loader, plan = open_model(config, Strategy(), open_splits(config.data, "keras", config.seed))
@@ -253,6 +253,7 @@ def time_project(framework: str) -> float:
 
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(ROOT / "src" / "train.py"), *OVERRIDES, f"framework={framework}"]
+        command += ["trainer.extra.steps_per_execution=20"] if framework == "keras" else []
         subprocess.run([*command, f"paths.results={folder}"], check=True, stdout=subprocess.DEVNULL)
         [events] = Path(folder).glob("*/*/tensorboard/events*")
         rows = [event for event in EventFileLoader(str(events)).Load() if event.HasField("summary")]

@@ -11,7 +11,7 @@ import tensorflow as tf
 from train_anywhere.data.array_data import check_answers
 from train_anywhere.errors import CheckpointError
 from train_anywhere.inference.output_files import draft_export
-from train_anywhere.training.keras.export import export_model
+from train_anywhere.training.keras.inference import export_model
 
 layers = keras.layers
 ROWS = np.random.default_rng(0).uniform(0, 255, (16, 8, 8, 3)).astype("float32")

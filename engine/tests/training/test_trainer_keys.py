@@ -112,9 +112,7 @@ def test_the_time_of_training_ends_a_run(run: Callable[..., tuple[Path, str]], f
 @pytest.mark.parametrize(("framework", "strategy"), [("lightning", "ddp"), ("keras", "multiworker_mirrored")])
 def test_ranks_end_at_the_same_step(run, framework, strategy) -> None:
     """The ranks notice the time and validate together, or they would wait for each other."""
-    words = (
-        f"strategy={strategy}", "trainer.devices=2", "trainer.accelerator=cpu", "trainer.num_sanity_val_steps=1",
-    )  # fmt: skip
+    words = (f"strategy={strategy}", "trainer.devices=2", "trainer.accelerator=cpu")
     words = (*words, "trainer.val_check_interval=3", "trainer.check_val_every_n_epoch=null")
     words = (*words, "trainer.max_epochs=99999", "trainer.log_every_n_steps=2", "schedule=constant")
     folder, _ = run(framework, *words, "trainer.max_time=00:00:00:08")
@@ -123,23 +121,22 @@ def test_ranks_end_at_the_same_step(run, framework, strategy) -> None:
     assert validated == [*range(3, validated[-1], 3), info(folder)["step"]]
 
 
-@FRAMEWORKS
-def test_validation_batches_before_training_change_nothing(run, framework) -> None:
+def test_validation_batches_before_training_change_nothing(run) -> None:
     words = ("trainer.max_steps=6", "model.dropout=0.5", "trainer.log_every_n_steps=2")
-    plain, folder = (run(framework, *words, f"trainer.num_sanity_val_steps={count}")[0] for count in (0, -1))
+    plain, folder = (
+        run("lightning", *words, f"trainer.num_sanity_val_steps={count}")[0] for count in (0, -1)
+    )
     assert rows(folder) == rows(plain)
     assert largest_difference(final_weights(folder), final_weights(plain)) == 0
     assert {path.name for path in folder.iterdir()} == {path.name for path in plain.iterdir()}
 
 
-@FRAMEWORKS
-def test_a_fault_of_the_validation_is_found_before_training(train, framework, tmp_path) -> None:
+def test_a_fault_of_the_validation_is_found_before_training(train, tmp_path) -> None:
     words = (
-        *(f"framework={framework}", "task=regression", "model=mlp", "trainer.max_epochs=1"),
+        *("framework=lightning", "task=regression", "model=mlp", "trainer.max_epochs=1"),
         "data._target_=engine.tests.training.poisoned.open_unreadable",
     )
-    # Keras reads the first row of the validation, to know its shape
-    for count, step in ((0, 0 if framework == "keras" else 2), (1, 0)):
+    for count, step in ((0, 2), (1, 0)):
         done = train(
             *words, "+data.length=64", "data.batch_size=32", f"trainer.num_sanity_val_steps={count}",
             "monitor.report=false", f"paths.results={tmp_path}/{count}",

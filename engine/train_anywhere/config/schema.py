@@ -123,7 +123,7 @@ class Trainer:
         1.0, "validate within an epoch: after each fraction of it (0.25) or number of optimizer steps (100)"
     )
     num_sanity_val_steps: Annotated[int, Range(at_least=-1, at_most=MAX_COUNT)] = key(
-        0, "validation batches to run before training, to find faults in it early; -1: all"
+        0, "lightning: validation batches to run before training, to find faults in it early; -1: all"
     )
     log_every_n_steps: Count = key(20, "optimizer steps between two rows of metrics")
     detect_nan: DetectNan = key("warn", "what a loss of nan or inf does: warn | stop | off")
@@ -141,7 +141,7 @@ class Trainer:
     sync_batchnorm: bool = key(False, "true: batch normalisation over rows of all ranks; false: of each rank")
     extra: Mapping[str, Any] = key(
         {},
-        "arguments of Lightning's Trainer, such as extra.benchmark=true; class_weight, shuffle and validation_split of Keras' fit",
+        "arguments of Lightning's Trainer, such as extra.benchmark=true; those of Keras' fit: docs/how-to/keras-fit.md",
     )
 
     @property

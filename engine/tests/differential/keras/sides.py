@@ -155,14 +155,14 @@ def run_ours(spec: Spec, folder: str, stop: int | None = None, ranks: int = 1) -
     config = load(compose([*words, f"paths.results={folder}"]))
     found = sorted(Path(folder).glob("*/20*"))
     run = open_run(found[0]) if found else new_run(config, words, local_layout(config))
-    flag, original = Stop(), TrainingCallback._end_call
+    flag, original = Stop(), TrainingCallback._end_step
 
     def stopping(self: TrainingCallback, steps: int, *arguments: Any) -> None:
         if stop and self.position.step < stop <= self.position.step + steps:
             flag.requested = "SIGUSR1"
         original(self, steps, *arguments)
 
-    TrainingCallback._end_call = stopping  # type: ignore[method-assign]
+    TrainingCallback._end_step = stopping  # type: ignore[method-assign]
     outcome = train(config, RankProcess(run, Topology(), flag, RunRecorder(run)))
     known = programs.MADE
     saved = {file.stem: dict(np.load(file)) for file in Path(str(outcome.checkpoint)).glob("*.npz")}

@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from train_anywhere.training.keras.dropin.gradients import find_parts, synchronize_batch_norms
-from train_anywhere.training.keras.strategies.base import Strategy
+from train_anywhere.training.keras.strategies.choose import Strategy
 
 
 def model() -> keras.Model:

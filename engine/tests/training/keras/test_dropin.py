@@ -74,14 +74,14 @@ def stop_at(monkeypatch: pytest.MonkeyPatch):
     def prepare(step: int) -> Stop:
         from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 
-        original = TrainingCallback._end_call
+        original = TrainingCallback._end_step
 
         def wrapped(self: object, steps: int, *arguments: object) -> None:
             if self.position.step < step <= self.position.step + steps:
                 os.kill(os.getpid(), signal.SIGUSR1)
             original(self, steps, *arguments)
 
-        monkeypatch.setattr(TrainingCallback, "_end_call", wrapped)
+        monkeypatch.setattr(TrainingCallback, "_end_step", wrapped)
         return Stop().install()
 
     yield prepare
@@ -198,7 +198,7 @@ def test_plain_attributes_of_callbacks_are_saved_and_restored() -> None:
 
     from engine.tests.training.keras.strangers import KeepsState
     from train_anywhere.training.keras.dropin.user_callbacks import CallbackStates
-    from train_anywhere.training.keras.strategies.base import Strategy
+    from train_anywhere.training.keras.strategies.choose import Strategy
 
     one, other = KeepsState(log_dir="here/1"), KeepsState(log_dir="here/2")
     model, lines = keras.Sequential([keras.layers.Dense(1)]), list[str]()
@@ -222,7 +222,7 @@ def test_a_state_that_is_none_is_refused(saved: dict[str, str]) -> None:
 
     from engine.tests.training.keras.strangers import KeepsState
     from train_anywhere.training.keras.dropin.user_callbacks import CallbackStates
-    from train_anywhere.training.keras.strategies.base import Strategy
+    from train_anywhere.training.keras.strategies.choose import Strategy
 
     with pytest.raises(CheckpointError, match="attributes can't be read"):
         CallbackStates({"callbacks.a": KeepsState()}, keras.Sequential(), print).restore(saved, Strategy())

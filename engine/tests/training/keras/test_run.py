@@ -143,7 +143,7 @@ def test_one_process_stops_without_asking_others(processes: int, devices: int, a
     """The number of devices does not matter. Processes agree when they reduce their metrics."""
     from train_anywhere.training.keras.checkpoint import Position
     from train_anywhere.training.keras.loop.callbacks import TrainingCallback
-    from train_anywhere.training.keras.strategies.base import Strategy
+    from train_anywhere.training.keras.strategies.choose import Strategy
 
     callback: Any = SimpleNamespace(
         module=SimpleNamespace(strategy=Strategy(0, processes, devices)),
@@ -209,13 +209,10 @@ def test_a_checkpoint_of_something_else_is_refused(make_run) -> None:
         run_keras(sgd, run)
 
 
-@pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_calls_make_several_steps_unless_a_callback_looks_at_batches(make_run, monkeypatch, quick) -> None:
-    """All that is due comes at its step: rows of metrics, checkpoints, validations, the end. Slow steps are made one by one."""
-    from train_anywhere.training.keras.loop import callbacks
+def test_calls_make_several_steps_if_the_user_says_so(make_run, monkeypatch) -> None:
+    """All that is due comes at the end of a call, whose steps divide those of an epoch. A stop within an epoch resumes with the same bits."""
     from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 
-    monkeypatch.setattr(callbacks, "QUICK_S", 9.0 if quick else 0.0)
     ends, original = list[int](), TrainingCallback.on_train_batch_end
 
     def counted(self: TrainingCallback, batch: int, logs: Any = None) -> None:
@@ -224,43 +221,25 @@ def test_calls_make_several_steps_unless_a_callback_looks_at_batches(make_run, m
 
     monkeypatch.setattr(TrainingCallback, "on_train_batch_end", counted)
     words = (
-        *SMALL, "model=mlp", "trainer.limit_train_batches=24", "trainer.max_steps=36", "trainer.log_every_n_steps=4",
-        "trainer.val_check_interval=12", "checkpoint.every_n_steps=6", "checkpoint.keep_last=9",
+        *SMALL, "model=mlp", "model.dropout=0.3", "trainer.limit_train_batches=24", "trainer.max_steps=36", "trainer.log_every_n_steps=4",
+        "trainer.val_check_interval=12", "checkpoint.every_n_steps=6", "checkpoint.keep_last=9", "schedule=constant",
     )  # fmt: skip
-    looks = "+callbacks.a._target_=engine.tests.training.keras.strangers.Reads"
     found = []
-    for callback, calls in (((), 18), ((looks,), 36)):
-        config, run = make_run(*words, *callback)
+    for more, calls in (((), 36), (("trainer.extra.steps_per_execution=2",), 18)):
+        config, run = make_run(*words, *more)
         found.append((run_keras(config, run), rows(run)))
         assert len(ends) == calls
         ends.clear()
         saved = sorted(int(path.name) for path in run.checkpoints.glob("0*"))
         assert saved == [6, 12, 18, 24, 30, 36]
-    assert_same_bits(found[0][0], found[1][0])
+    config, run = make_run(*words, "trainer.max_steps=18")
+    run_keras(config, run)
+    ends.clear()
+    config, _ = make_run(*words, "trainer.extra.steps_per_execution=5")  # 4 divides an epoch and the run
+    resumed = run_keras(config, open_run(run.path))
+    assert len(ends) == 9 and resumed.step == 36
+    for outcome in (found[1][0], resumed):
+        assert_same_bits(found[0][0], outcome)
     assert found[0][1] == found[1][1]
     assert [row["step"] for row in found[0][1]] == ["4", "8", "12", "16", "20", "24", "28", "32", "36", "36"]
     assert [row["step"] for row in found[0][1] if row["val/loss"]] == ["12", "24", "36"]
-
-
-@pytest.mark.parametrize("position", [(0, 17), pytest.param((1, 5), marks=pytest.mark.slow)])
-def test_a_signal_waits_for_one_slow_step(make_run, signal_at, monkeypatch, position) -> None:
-    """It does not wait for a call of 12 steps. The resumed run may make its steps in other calls, with the same bits."""
-    from train_anywhere.checkpoints.store import load_manifest
-    from train_anywhere.training.keras.loop import callbacks
-
-    words = (
-        *SMALL, "model=mlp", "model.dropout=0.3", "trainer.limit_train_batches=24", "trainer.max_epochs=2",
-        "trainer.log_every_n_steps=12",
-    )  # fmt: skip
-    config, whole = make_run(*words)
-    expected = run_keras(config, whole)
-    _, parts = make_run(*words)
-    monkeypatch.setattr(callbacks, "QUICK_S", 0.0)
-    epoch, batch = position
-    stopped = run_keras(config, parts, signal_at("_end_call", 24 * epoch + batch))
-    saved = load_manifest(Path(str(stopped.checkpoint)))
-    assert (stopped.state, saved.epoch, saved.batch) == ("preempted", *position)
-    monkeypatch.setattr(callbacks, "QUICK_S", 9.0)
-    ended = run_keras(config, open_run(parts.path))
-    assert_same_bits(expected, ended)
-    assert [row["val/loss"] for row in rows(parts)] == [row["val/loss"] for row in rows(whole)]

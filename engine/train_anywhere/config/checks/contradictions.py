@@ -42,6 +42,11 @@ def find_contradictions(config: Config) -> Iterator[str]:
     yield from check_extra(trainer, c.framework)
     if c.framework == "keras" and trainer.precision.endswith("-true"):
         yield f"trainer.precision={trainer.precision} is for Lightning only; use 32, bf16-mixed or 16-mixed."
+    if c.framework == "keras" and trainer.num_sanity_val_steps:
+        yield (
+            f"trainer.num_sanity_val_steps={trainer.num_sanity_val_steps} is for Lightning only; to try a validation first, run once with "
+            "trainer.fast_dev_run=true."
+        )
     yield from check_name(c.name)
     if c.program:
         yield from program_problems(c.program, c.args)

@@ -151,13 +151,16 @@ def check_extra(trainer: Trainer, framework: str) -> Iterator[str]:
 
 def _check_fit_arguments(trainer: Trainer) -> Iterator[str]:
     """Yield a sentence for each argument that `fit` of Keras does not get from `trainer.extra`."""
-    known = {"class_weight": {}, "shuffle": True, "validation_split": 0.0, **trainer.extra}
-    weights, shuffle, split = (known.pop(name) for name in ("class_weight", "shuffle", "validation_split"))
+    own = {"class_weight": {}, "shuffle": True, "validation_split": 0.0, "steps_per_execution": 1}
+    known = own | trainer.extra
+    weights, shuffle, split, steps = (known.pop(name) for name in own)
     for name in known:
         text = f"trainer.extra.{name} is not an argument that Keras' `fit` gets from here, see docs/how-to/keras-fit.md"
         yield Problem(text, "argument", f"trainer.extra.{name}")
     if not isinstance(shuffle, bool):
         yield f"trainer.extra.shuffle={shuffle} is neither true nor false."
+    if type(steps) is not int or steps < 1:
+        yield f"trainer.extra.steps_per_execution={steps} is not a number of steps, such as 20."
     if isinstance(split, bool) or not isinstance(split, int | float) or not 0 <= split < 1:
         yield f"trainer.extra.validation_split={split} is not a part of the rows, such as 0.2."
     pairs = weights.items() if isinstance(weights, Mapping) else [("", weights)]

@@ -1,8 +1,10 @@
-"""Open the trained Keras model of a run on one device, to measure, use and export it."""
+"""Open the trained Keras model of a run on one device, to measure, use and export it so that the export answers as `predict` does."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 from train_anywhere.config.schema import Config
+from train_anywhere.data.array_data import check_answers
 from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.tf.pipeline import plain_data_errors
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.errors import ConfigError
+from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.training.keras.batches import Loader
 from train_anywhere.training.keras.checkpoint import (
     check_base,
@@ -23,8 +26,8 @@ from train_anywhere.training.keras.checkpoint import (
     read_state,
     restore_weights,
 )
+from train_anywhere.training.keras.dropin.gradients import find_layers
 from train_anywhere.training.keras.dropin.model import open_model
-from train_anywhere.training.keras.export import export_model, inference_arguments
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.strategies.choose import make_strategy
 from train_anywhere.training.plan import limit_batches
@@ -143,3 +146,62 @@ def _to_numpy(value: Any) -> np.ndarray:
     """Return an array; one of bfloat16, which numpy does not have, as float32."""
     array = np.asarray(value)
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+def inference_arguments(model: keras.Model) -> dict[str, bool]:
+    """Return the arguments with which Keras' `predict` calls a model.
+
+    Without `training=False` an augmentation layer puts all layers after it into training mode
+    (https://github.com/keras-team/keras/issues/20985).
+    """
+    return {"training": False} if "training" in inspect.signature(model.call).parameters else {}
+
+
+def export_model(model: keras.Model, format: str, path: Path, rows: Any) -> None:
+    """Write a file for Keras ("keras") or a folder for serving ("savedmodel"), and compare its answers with `predict`.
+
+    Args:
+        model: the trained, built model.
+        format: "keras" or "savedmodel".
+        path: the new file or folder.
+        rows: inputs of the model, arrays [n, ...], with which the answers are compared.
+
+    Raises:
+        CheckpointError: the model can't be written in this format, or the written model answers differently.
+    """
+    arguments = inference_arguments(model)
+    expected = [model(rows, **arguments) for _ in range(2)]
+    try:
+        if format == "keras":
+            classes = {type(layer).__name__: type(layer) for layer in find_layers(model)}
+            with keras.saving.custom_object_scope(classes):
+                type(model).from_config(model.get_config())  # fails now rather than when Keras opens the file
+            model.compiled = False  # leaves out the optimizer, whose schedule is a class of this package
+            model.save(path)
+        else:
+            archive, answer = keras.export.ExportArchive(), partial(model, **arguments)
+            archive.track(model)
+            known = getattr(model, "input", None)  # of a functional model: the shapes that it was made with
+            signature = tf.nest.map_structure(
+                lambda one: tf.TensorSpec([None, *one.shape[1:]], one.dtype), rows if known is None else known
+            )
+            archive.add_endpoint("serve", lambda inputs: answer(inputs), [signature])
+            archive.write_out(str(path), verbose=False)
+    except Exception as error:  # Keras raises many types for a model that it can't serialize
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        other = "; use --export savedmodel." if format == "keras" else "."
+        raise CheckpointError(
+            f"--export {format}: this model can't be written so: {why.rstrip('.')}{other}"
+        ) from error
+    if format == "keras":
+        try:
+            read = partial(keras.saving.load_model(path, classes, compile=False), **arguments)
+        except Exception:  # own functions in the model, which the reader of the file has to name
+            print(
+                "keras: not compared with the trained model: to load it, pass your functions as custom_objects."
+            )
+            return
+    else:
+        served = tf.saved_model.load(str(path))  # its functions do not keep its variables alive
+        read = served.serve
+    check_answers(format, expected, read(rows), half=model.compute_dtype != "float32")

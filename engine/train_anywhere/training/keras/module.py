@@ -22,7 +22,7 @@ from train_anywhere.training.keras.dropin.gradients import (
 from train_anywhere.training.keras.dropin.metric_sums import ROWS, Metrics, flatten_logs, flatten_result
 from train_anywhere.training.keras.optim import make_rate_reader
 from train_anywhere.training.keras.private import skip_build
-from train_anywhere.training.keras.strategies.base import Strategy
+from train_anywhere.training.keras.strategies.choose import Strategy
 
 StepFunction = Callable[[Iterator[Any]], Any]
 """A function that trains or tests on the next batches, as `keras.Model.train_function`."""
@@ -108,11 +108,11 @@ class Module:
                 apply.name += "."  # collectives of a new graph need new names
             self.make_functions()
 
-    def set_traced_flags(self, again: bool = False) -> None:
-        """Set what is trainable as it was when the step was traced, before it is traced in this process, or traced `again`."""
-        if self.flags is None or again:
-            self._own_flags = self._own_flags or read_flags(self.model)
-            self.flags, self.saved_flags = self.flags or self.saved_flags or self._own_flags, None
+    def set_traced_flags(self) -> None:
+        """Set what is trainable as it was when the step was traced, before it is traced in this process."""
+        if self.flags is None:
+            self._own_flags = read_flags(self.model)
+            self.flags, self.saved_flags = self.saved_flags or self._own_flags, None
             set_flags(self.model, self.flags)
 
     def set_own_flags(self) -> None:

@@ -40,12 +40,10 @@ from train_anywhere.training.keras.checkpoint import (
 from train_anywhere.training.keras.dropin.model import open_model
 from train_anywhere.training.keras.dropin.user_callbacks import make_callbacks
 from train_anywhere.training.keras.loop.callbacks import TrainingCallback
-from train_anywhere.training.keras.loop.fit import fit
 from train_anywhere.training.keras.loop.step_work import Stopped
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter, TensorFlowRecording
 from train_anywhere.training.keras.module import Module
-from train_anywhere.training.keras.strategies.base import Strategy
-from train_anywhere.training.keras.strategies.choose import make_strategy
+from train_anywhere.training.keras.strategies.choose import Strategy, make_strategy
 from train_anywhere.training.order import State, Training, index_shards
 from train_anywhere.training.plan import (
     batchnorm_notes,
@@ -113,7 +111,7 @@ class KerasTraining(Training):
         callback, module, process = self._open(), self._module, self.process
         position, progress = callback.position, callback.metrics.progress
         before, first = fingerprint(module), position.step
-        fit(callback)
+        callback.fit()
         if not position.preempted:
             callback.observers.at_end()
         if position.step > first and before and fingerprint(module) == before:

@@ -22,7 +22,7 @@ from src.tasks.keras.classification import classification
 from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.horovod.initialize import explain_lost_ranks
 from train_anywhere.training.keras.dropin.gradients import average_in_apply
-from train_anywhere.training.keras.dropin.variables import build_variables
+from train_anywhere.training.keras.dropin.model import build_variables
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.strategies.horovod import HorovodStrategy
 

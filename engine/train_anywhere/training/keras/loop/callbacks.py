@@ -9,7 +9,7 @@ reads `validation_freq` after each epoch, and returns the dict of logs that the 
 """
 
 import itertools
-import time
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,12 +21,9 @@ from train_anywhere.config.checks.monitors import from_keras_name
 from train_anywhere.errors import DataError, RanksDifferError
 from train_anywhere.training.keras.checkpoint import copy_values
 from train_anywhere.training.keras.dropin.gradients import set_flags
-from train_anywhere.training.keras.loop.step_work import StepWork
+from train_anywhere.training.keras.loop.step_work import StepWork, Stopped
 from train_anywhere.training.keras.module import Module, to_numbers
 from train_anywhere.training.plan import validation_due
-
-QUICK_S = 1.0
-"""Seconds of a call of several steps above which the next ones are made one by one."""
 
 
 def to_keras_names(metrics: Mapping[str, float], prefixes: Mapping[str, str]) -> dict[str, float]:
@@ -57,12 +54,40 @@ def shaped(batches: Sequence[Any], iterator: Iterator[Any]) -> Iterator[Any]:
 class TrainingCallback(StepWork):
     """The hooks that `fit` and `evaluate` call."""
 
-    def prepare(self) -> None:
-        """Choose the epoch at which `fit` starts: the first one if what the user's data yields depends on what was read before."""
-        again = any(self.loader.is_read_again(split) for split in ("train", "val"))
-        self.first_epoch = 0 if again and not self.is_complete() else self.position.epoch
-        at = self.position.epoch, self.position.batch
-        self.replaying = not self.is_complete() and (self.first_epoch, 0) < at
+    def fit(self) -> None:
+        """Train from the position to the end of the run, or until a signal, by one call of `keras.Model.fit`."""
+        position, plan, trainer, loader = self.position, self.plan, self.config.trainer, self.loader
+        if trainer.is_too_early(position.epoch, position.step):  # raised since the checkpoint
+            position.patience.postpone(trainer.early_stopping)
+        self.metrics.progress.start_training(position.step)
+        self.timer.start()
+        position.timed_out = self.timer.was_over
+        complete = self.is_complete()
+        # what the user's data yields may depend on what was read before
+        again = any(loader.is_read_again(split) for split in ("train", "val"))
+        first = 0 if again and not complete else position.epoch
+        self.replaying = not complete and (first, 0) < (position.epoch, position.batch)
+        data, validation = loader.for_fit(plan, position), {}
+        steps = self.model.steps_per_execution
+        if not self.module.several:
+            steps = trainer.extra.get("steps_per_execution", steps)
+        if data["steps_per_epoch"]:  # `fit` would train more steps than these in the last call
+            whole = math.gcd(plan.steps_per_epoch, plan.total_steps)
+            steps = next(n for n in range(steps, 0, -1) if whole % n == 0)
+        self.model.steps_per_execution = steps
+        if plan.val_batches:
+            found = loader.evaluation("val", plan.val_batches)
+            validation = {"validation_data": found["x"], "validation_steps": found["steps"]}
+        with suppress(Stopped):
+            self.model.fit(
+                **data,
+                **validation,
+                epochs=first if complete else plan.max_epochs,
+                initial_epoch=first,
+                validation_freq=self.validations,
+                callbacks=self,
+                verbose=0,
+            )
 
     # ---- before the position
 
@@ -74,7 +99,6 @@ class TrainingCallback(StepWork):
         if self.loader.is_read_again("train"):
             deque(itertools.islice(iterator, size if known else min(size, left)), 0)
         if known or size < left:
-            self._skipped = True
             return {}
         self._resume()
         rest = list(itertools.islice(iterator, size - left))
@@ -89,18 +113,8 @@ class TrainingCallback(StepWork):
     def _resume(self) -> None:
         """Train from here on: `fit` has reached the position."""
         self.replaying = False
-        self._set_functions()
+        self.model.train_function, self.model.test_function = self._functions
         self._restore_counts()
-
-    def _set_functions(self) -> None:
-        """Set what `fit` and `evaluate` call for the batches of `steps_per_execution` steps."""
-        if self.replaying:
-            functions = self._skip, self._skip_test
-        elif self.paced:
-            functions = self._train_paced, self._test_paced
-        else:
-            functions = self._functions
-        self.model.train_function, self.model.test_function = functions
 
     def _skip_test(self, iterator: Iterator[Any]) -> Any:
         """Read the batches of a call of an earlier validation, if later ones depend on them."""
@@ -122,56 +136,6 @@ class TrainingCallback(StepWork):
         elif due:
             self.evaluate()
 
-    # ---- several steps in a call
-
-    def _steps_left(self) -> int:
-        """Return the number of steps of this call that are not trained."""
-        end = min(self._first + self.model.steps_per_execution, self.plan.steps_per_epoch)
-        return end - self.position.batch // self.plan.accumulate
-
-    def _end_call(self, steps: int, batch: int, logs: Any) -> None:
-        """Process the end of so many steps, of which `batch` is the last."""
-        self.heartbeat.computed(self.pace.seconds(self.heartbeat, steps))
-        self.module.set_own_flags()
-        self.module.logs, self._logged = logs, True
-        if self.train_hooks:
-            self._call("on_train_batch_end", batch, self.module.batch_logs())
-        self._end_step(steps)
-
-    def _train_paced(self, iterator: Iterator[Any]) -> Any:
-        """Make the steps of a call one by one until they are quick: a signal waits for one slow step, not for 32."""
-        train, steps, began = self._functions[0], self._steps_left(), time.monotonic()
-        if self._quick:
-            self.module.set_traced_flags(again=True)
-            logs = train(iterator)
-        for left in range(0 if self._quick else steps, 0, -1):
-            logs = train(shaped([next(iterator)], iterator))
-            if left == steps:
-                began = time.monotonic()  # the first one may be compiled before
-            if left > 1:
-                self._end_call(1, self._first + steps - left, logs)
-                if self.position.preempted or self.position.pending:
-                    self._skipped = True
-                    return logs
-                self.pace.start()
-                self.pace.ask()
-        to_numbers(logs)  # waits for the device
-        if steps > 1:
-            self._quick = time.monotonic() - began < QUICK_S
-        return logs
-
-    def _test_paced(self, iterator: Iterator[Any]) -> Any:
-        """Make the steps of a call of a validation, one by one until steps of the training are quick."""
-        test, size = self._functions[1], self.model.steps_per_execution
-        if self._quick:
-            return test(iterator)
-        logs = test(shaped([next(iterator)], iterator))
-        for data in itertools.islice(iterator, size - 1):
-            self.check_stop_flag()
-            self._leave_test()
-            logs = test(shaped([data], iterator))
-        return logs
-
     # ---- hooks of training
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -185,7 +149,8 @@ class TrainingCallback(StepWork):
             self.module.saved_flags = self.restored["traced"] or None
             self.states.restore(self.restored["callbacks"], self.module.strategy)
         self._functions = self.model.train_function, self.model.test_function
-        self._set_functions()
+        if self.replaying:
+            self.model.train_function, self.model.test_function = self._skip, self._skip_test
         self.observers.start(self.position.step)
         self.heartbeat.enter("step", "data")
 
@@ -215,7 +180,14 @@ class TrainingCallback(StepWork):
             self._read_validation(batch + 1)
             return
         if not skipped:
-            self._end_call(self._steps_left(), batch, logs)
+            end = min(self._first + self.model.steps_per_execution, self.plan.steps_per_epoch)
+            steps = end - self.position.batch // self.plan.accumulate
+            self.heartbeat.computed(self.pace.seconds(self.heartbeat, steps))
+            self.module.set_own_flags()
+            self.module.logs, self._logged = logs, True
+            if self.train_hooks:
+                self._call("on_train_batch_end", batch, self.module.batch_logs())
+            self._end_step(steps)
         if self.position.preempted:
             self.leave()
         if self.position.pending:

@@ -54,7 +54,6 @@ class StepWork(keras.callbacks.CallbackList):
         added: metrics that callbacks added to the logs of the last epoch.
         ended_by: a line about the end, if user code ended training before its last step.
         validations: the epochs that `fit` validates, from 1: the current one, or none.
-        paced: whether this run, not the user, chose several steps in a call.
         replaying: whether `fit` has not reached the position of the checkpoint yet.
     """
 
@@ -96,8 +95,8 @@ class StepWork(keras.callbacks.CallbackList):
         )
         self.split = "val"
         self.load: Callable[[], object] = module.swap_averages
-        self.epoch = self.first_epoch = 0
-        self.replaying = self.paced = self._quick = False
+        self.epoch = 0
+        self.replaying = False
         self._functions: tuple[Any, Any] = None, None
         self._restore_counts = module.strategy.snapshot(module.metrics.variables)
         self._first = 0
