@@ -23,22 +23,6 @@ LONG = 400
 """Number of programs of a long run on one rank."""
 
 
-def shrink(spec: dict, kind: str, find: Callable[[dict], list[str]], until: float) -> dict:
-    """Return a smaller program with a difference of the same kind."""
-    from engine.tests.differential.keras.specs import smaller
-
-    found = True
-    while found and time.monotonic() < until:
-        found = False
-        for less in smaller(spec):
-            if time.monotonic() > until:
-                break
-            if less != spec and any(line.partition(":")[0] == kind for line in find(less)):
-                spec, found = less, True
-                break
-    return spec
-
-
 def short(line: str, width: int = 400) -> str:
     """Return the start of a line."""
     return line if len(line) <= width else line[: width - 3] + "..."
@@ -65,7 +49,7 @@ def main() -> int:
     from engine.tests.differential.keras.specs import count_draws, draw
 
     table, needed, counts, start = {*read_rows("keras")}, Counter[str](), Counter[str](), time.monotonic()
-    kinds: dict[str, tuple[dict, str, Callable]] = {}
+    kinds: dict[str, tuple[dict, str]] = {}
     seen: Counter[str] = Counter()
     part, parts = map(int, options.part.split("/"))
     for seed in [*range(options.seed + part, options.seed + options.programs, parts), *options.also]:
@@ -90,7 +74,7 @@ def main() -> int:
                 if kind == "invalid":
                     print(f"seed {seed}: {short(line)}", flush=True)
                 else:
-                    kinds.setdefault(kind, (spec, line, find))
+                    kinds.setdefault(kind, (spec, line))
         for key in sides.translations(spec) & table:
             if (
                 options.ranks == 1 and options.programs >= 50 and not needed[key]
@@ -98,12 +82,10 @@ def main() -> int:
                 needed[key] += bool(sides.compare(spec, (sides.translations(spec) & table) - {key}))
         if missing := sides.translations(spec) - table:
             seen[f"difference in table: {missing} is not in it"] += 1
-            kinds.setdefault("table", (spec, f"table: {missing}", sides.compare))
-    for kind, (spec, line, find) in kinds.items():
-        spec = shrink(spec, kind, find, time.monotonic() + 60)
-        again = next((found for found in find(spec) if found.partition(":")[0] == kind), line)
+            kinds.setdefault("table", (spec, f"table: {missing}"))
+    for kind, (spec, line) in kinds.items():
         print(
-            f"\n{kind}: {seen[f'difference in {kind}']} times\n  {json.dumps(spec)}\n  {short(again)}",
+            f"\n{kind}: {seen[f'difference in {kind}']} times\n  {json.dumps(spec)}\n  {short(line)}",
             flush=True,
         )
     print("\ndraws:", ", ".join(f"{name} {number}" for name, number in sorted(counts.items())))

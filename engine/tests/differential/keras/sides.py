@@ -48,7 +48,6 @@ def translations(spec: Spec) -> set[str]:
             "keras-order": spec["train"] == "arrays",
             "keras-limit": bool(spec["steps"]) and spec["train"] in ("tf.data", "PyDataset"),
             "keras-graph-optimizer": not spec["eager"],
-            "keras-averages": spec["optimizer"] == "averaging",
         }.items()
         if meets
     }
@@ -65,19 +64,6 @@ class Ordered(programs.Batches):
         start, rows = number * self.batch, len(self.arrays[0])
         chosen = shuffled_rows(rows, SEED, max(0, self.shift - 1), start, start + self.batch)
         return tuple(array[chosen] for array in self.arrays)
-
-
-class Averages(keras.callbacks.Callback):
-    """A callback that evaluates exactly exchanged averages. SwapEMAWeights rounds them."""
-
-    def on_test_begin(self, logs: Any = None) -> None:
-        o = self.model.optimizer
-        for weight, average in zip(o._trainable_variables, o._model_variables_moving_average, strict=True):
-            before = np.array(weight)
-            weight.assign(average)
-            average.assign(before)
-
-    on_test_end = on_test_begin
 
 
 class Weights(keras.callbacks.Callback):
@@ -98,7 +84,7 @@ def run_alone(spec: Spec, keys: set[str]) -> Result:
     data, val, test = (programs.open_split(split) for split in ("train", "val", "test"))
     model = programs.make_model()
     callbacks = [programs.make_callback(n) for n in range(len(spec["callbacks"]))]
-    kept, averages = Weights(), [Averages()] if "keras-averages" in keys else []
+    kept = Weights()
     steps, freq = spec["steps"], spec["freq"]
     words: dict[str, Any] = {"class_weight": programs.WEIGHTS} if spec["class_weight"] else {}
     if "keras-order" in keys:
@@ -116,7 +102,7 @@ def run_alone(spec: Spec, keys: set[str]) -> Result:
         **(words if arrays else words | {"x": data}),
         epochs=spec["epochs"], steps_per_epoch=steps, batch_size=spec["batch"] if arrays else None, verbose=0,
         validation_data=val, validation_freq=freq, validation_steps=spec["val_steps"] if val is not None else None,
-        validation_batch_size=spec["batch"] if spec["val"] == "arrays" else None, callbacks=[*averages, *callbacks, kept],
+        validation_batch_size=spec["batch"] if spec["val"] == "arrays" else None, callbacks=[*callbacks, kept],
     ).history  # fmt: skip
     params = {k: v for c in callbacks if isinstance(c, programs.Recorder) for k, v in c.known.items()}
     result = {"history": history, "weights": kept.found, "steps": kept.steps, "params": params}

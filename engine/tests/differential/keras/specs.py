@@ -1,8 +1,7 @@
-"""Random programs as plain dicts, drawn from a seed and reduced by removing entries."""
+"""Random programs as plain dicts, drawn from a seed."""
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 Spec = dict[str, Any]
@@ -14,13 +13,6 @@ STATES = ("number", "list", "deque", "dict", "set", "generator", "array", "objec
 """State in an attribute that no file of Keras holds."""
 
 RETURNS = ("metrics", "renamed", "nested", "raw", "same names", "mixed")
-PLAIN: Spec = {
-    "model": "functional", "layers": [], "loss": "mse", "metrics": [], "weighted": [], "own": [], "returns": "metrics",
-    "optimizer": "sgd", "eager": False, "train": "arrays", "val": None, "test": None, "rows": 12, "batch": 4, "weights": False,
-    "class_weight": False, "epochs": 2, "freq": 1, "steps": None, "val_steps": None, "log": 1, "callbacks": [], "stop": None,
-    "form": "rows", "shuffled": False, "calls": 1,
-}  # fmt: skip
-"""The smallest program: an entry is made smaller by its value here."""
 
 
 def draw(seed: int) -> Spec:
@@ -119,23 +111,6 @@ def valid(spec: Spec) -> Spec:
     if not any(c["kind"] in ("plateau", "stopping") for c in spec["callbacks"]) and spec["val"] is None:
         spec = spec | {"freq": 1, "val_steps": None}
     return spec
-
-
-def smaller(spec: Spec) -> Iterator[Spec]:
-    """Yield programs with one entry less."""
-    for key, plain in PLAIN.items():
-        value = spec[key]
-        if value == plain:
-            continue
-        yield valid(spec | {key: plain})
-        if isinstance(value, list) and len(value) > 1:
-            for n in range(len(value)):
-                yield valid(spec | {key: value[:n] + value[n + 1 :]})
-    for n, callback in enumerate(spec["callbacks"]):
-        others = [c for m, c in enumerate(spec["callbacks"]) if m != n]
-        for name in callback["hooks"]:
-            less = callback | {"hooks": [h for h in callback["hooks"] if h != name]}
-            yield spec | {"callbacks": [*others[:n], less, *others[n:]]}
 
 
 def count_draws(spec: Spec, counts: Counter[str]) -> None:

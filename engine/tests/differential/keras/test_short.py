@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.tests.differential.keras.specs import PLAIN, count_draws, draw, smaller
+from engine.tests.differential.keras.specs import count_draws, draw
 from engine.tests.differential.table import read_rows
 
 RUN = Path(__file__).with_name("run.py")
@@ -65,7 +65,7 @@ def test_metrics_on_two_devices_are_those_of_one(seed: int, drawn: dict[str, str
     compare("--programs", "1", "--seed", str(seed), "--ranks", "2")
 
 
-def test_programs_are_repeatable_json_and_shrink_to_the_plain_one() -> None:
+def test_programs_are_repeatable_json() -> None:
     from collections import Counter
 
     counts: Counter[str] = Counter()
@@ -74,9 +74,8 @@ def test_programs_are_repeatable_json_and_shrink_to_the_plain_one() -> None:
         assert spec == draw(seed) == json.loads(json.dumps(spec))
         count_draws(spec, counts)
     assert [name for name, number in counts.items() if number < 20] == []
-    assert not [*smaller(PLAIN)]
 
 
 def test_the_table_names_the_intended_differences() -> None:
     rows = read_rows("keras")
-    assert {"keras-order", "keras-averages"} <= rows.keys() and len(rows) <= 4
+    assert "keras-order" in rows and len(rows) <= 3

@@ -283,17 +283,6 @@ class OwnCompile(OwnStep):
         self.alpha = alpha
 
 
-class OwnCompileAlone(OwnStep):
-    """Its `compile` needs only an optimizer, and prints when it is called."""
-
-    def compile(self, optimizer: Any, alpha: float = 0.5, **more: Any) -> None:
-        super().compile(optimizer=optimizer, **more)
-        self.alpha = alpha
-
-    def train_step(self, data: Any) -> dict:
-        return super().train_step((data[0] * self.alpha, data[1]))
-
-
 class LateLayer(OwnStep):
     """Adds a layer in its first step."""
 

@@ -36,12 +36,3 @@ def test_the_wait_for_others_is_not_counted() -> None:
     step(tf.constant(1.0))
     first, *later = (done[name] for name in ("first", "second optimizer's", "others'"))
     assert first - after <= pace.seconds(Heartbeat()) <= min(later) - before
-
-
-def test_gradients_of_an_embedding_stay_sparse() -> None:
-    pace = Pace(processes=2)
-    slices = tf.IndexedSlices(tf.ones((1, 4)), tf.constant([0]), tf.constant([1000, 4]))
-    step = tf.function(lambda: pace.mark("gradients", [slices]))
-    pace.start()
-    step()
-    assert pace.seconds(Heartbeat()) >= 0

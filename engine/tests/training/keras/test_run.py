@@ -4,7 +4,6 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,56 +58,29 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
         signal.signal(number, handler)
 
 
+BATCH, TEST_BATCH, WITHIN = "on_train_batch_end", "on_test_batch_end", "trainer.val_check_interval=2"
+XLA = ("model=mlp", "model.dropout=0.5", "trainer.compile=true", "trainer.accumulate_grad_batches=2")
+QUICK = {
+    "mid-epoch": (EVERYTHING, BATCH, 4, 4, (1, 2)),
+    "after": ((*EVERYTHING, WITHIN), TEST_BATCH, 6, 2, (0, 4)),  # right after a validation within an epoch
+    "compiled": (XLA, BATCH, 4, 4, (1, 2)),
+}
+SLOW = {
+    "end of epoch": (EVERYTHING, BATCH, 6, 6, (1, 6)),  # before the validation
+    "validation": (EVERYTHING, TEST_BATCH, 8, 6, (1, 6)),
+    "16-mixed": (("model.width=4", "optimizer=sgd", "trainer.precision=16-mixed"), BATCH, 7, 7, (1, 1)),
+    "bf16-mixed": (("model=mlp", "trainer.precision=bf16-mixed", "schedule=step"), BATCH, 20, 20, (3, 2)),
+    "within": ((*EVERYTHING, WITHIN), TEST_BATCH, 3, 2, (0, 4)),
+}
+"""Stops: keys, the hook and the number of its call in which a signal comes, step, epoch and batch of the checkpoint."""
+
+
 @pytest.mark.parametrize(
     ("overrides", "event", "count", "step", "position"),
     [
-        (EVERYTHING, "on_train_batch_end", 4, 4, (1, 2)),  # in the middle of the second epoch
-        pytest.param(  # after its last step: before the validation
-            EVERYTHING, "on_train_batch_end", 6, 6, (1, 6), marks=pytest.mark.slow
-        ),
-        pytest.param(  # in the middle of the validation
-            EVERYTHING, "on_test_batch_end", 8, 6, (1, 6), marks=pytest.mark.slow
-        ),
-        pytest.param(
-            ("model.width=4", "optimizer=sgd", "trainer.precision=16-mixed"),
-            "on_train_batch_end",
-            7,
-            7,
-            (1, 1),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            ("model=mlp", "trainer.precision=bf16-mixed", "schedule=step"),
-            "on_train_batch_end",
-            20,
-            20,
-            (3, 2),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(  # in a validation within an epoch
-            (*EVERYTHING, "trainer.val_check_interval=2"),
-            "on_test_batch_end",
-            3,
-            2,
-            (0, 4),
-            marks=pytest.mark.slow,
-        ),
-        (  # right after it
-            (*EVERYTHING, "trainer.val_check_interval=2"),
-            "on_test_batch_end",
-            6,
-            2,
-            (0, 4),
-        ),
-        (
-            ("model=mlp", "model.dropout=0.5", "trainer.compile=true", "trainer.accumulate_grad_batches=2"),
-            "on_train_batch_end",
-            4,
-            4,
-            (1, 2),
-        ),
+        *(pytest.param(*stop, id=name) for name, stop in QUICK.items()),
+        *(pytest.param(*stop, id=name, marks=pytest.mark.slow) for name, stop in SLOW.items()),
     ],
-    ids=["mid-epoch", "end of epoch", "validation", "16-mixed", "bf16-mixed", "within", "after", "compiled"],
 )
 @pytest.mark.quick("mid-epoch")
 def test_a_stopped_run_resumes_bit_for_bit(
@@ -136,25 +108,6 @@ def test_a_stopped_run_resumes_bit_for_bit(
     steps = [row["step"] for row in rows(whole)]
     assert [row["step"] for row in rows(parts)] == steps
     assert [row["val/loss"] for row in rows(parts)] == [row["val/loss"] for row in rows(whole)]
-
-
-@pytest.mark.parametrize(("processes", "devices", "at_once"), [(1, 1, True), (1, 2, True), (2, 2, False)])
-def test_one_process_stops_without_asking_others(processes: int, devices: int, at_once: bool) -> None:
-    """The number of devices does not matter. Processes agree when they reduce their metrics."""
-    from train_anywhere.training.keras.checkpoint import Position
-    from train_anywhere.training.keras.loop.callbacks import TrainingCallback
-    from train_anywhere.training.keras.strategies.choose import Strategy
-
-    callback: Any = SimpleNamespace(
-        module=SimpleNamespace(strategy=Strategy(0, processes, devices)),
-        position=Position(),
-        stop=SimpleNamespace(requested="SIGTERM"),
-        metrics=SimpleNamespace(progress=SimpleNamespace(take_profile=int, request_profile=print)),
-        _requests_checkpoint=lambda: False,
-        save_requested=False,
-    )
-    TrainingCallback.check_stop_flag(callback)
-    assert callback.position.preempted == at_once
 
 
 @pytest.mark.slow
@@ -210,7 +163,7 @@ def test_a_checkpoint_of_something_else_is_refused(make_run) -> None:
 
 
 def test_calls_make_several_steps_if_the_user_says_so(make_run, monkeypatch) -> None:
-    """All that is due comes at the end of a call, whose steps divide those of an epoch. A stop within an epoch resumes with the same bits."""
+    """All that is due comes at the end of a call, whose steps divide those of an epoch. A resume within an epoch has the same bits."""
     from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 
     ends, original = list[int](), TrainingCallback.on_train_batch_end
@@ -235,9 +188,11 @@ def test_calls_make_several_steps_if_the_user_says_so(make_run, monkeypatch) -> 
     config, run = make_run(*words, "trainer.max_steps=18")
     run_keras(config, run)
     ends.clear()
-    config, _ = make_run(*words, "trainer.extra.steps_per_execution=5")  # 4 divides an epoch and the run
+    config, _ = make_run(
+        *words, "trainer.extra.steps_per_execution=5"
+    )  # 3 divides an epoch, the run and the position
     resumed = run_keras(config, open_run(run.path))
-    assert len(ends) == 9 and resumed.step == 36
+    assert len(ends) == 12 and resumed.step == 36
     for outcome in (found[1][0], resumed):
         assert_same_bits(found[0][0], outcome)
     assert found[0][1] == found[1][1]

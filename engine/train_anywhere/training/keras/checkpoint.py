@@ -111,60 +111,48 @@ STATE_TYPES: dict[str, tuple[type, ...]] = {
 """Keys of state.json and the types of their values."""
 
 
-class StateWriter:
-    """Saves checkpoints: copies the state, which is written while training continues."""
+def save_state(
+    checkpointer: AsyncCheckpointer,
+    module: Module,
+    position: Position,
+    metric_state: Sequence[np.ndarray],
+    callbacks: Mapping[str, Any],
+    value: float | None,
+    validated: dict[str, np.ndarray] | None,
+) -> None:
+    """Copy the state, which is written while training continues.
 
-    def __init__(self, checkpointer: AsyncCheckpointer) -> None:
-        self.checkpointer = checkpointer
-        self._validated, self._measured = -1, dict[str, np.ndarray]()
+    `value` is the monitored one, if it was measured at this step, and `validated` are the weights that were measured, if others may be
+    trained.
+    """
+    checkpointer.wait()
+    now = copy_values(module.weights())
+    files = {"weights.npz": validated or now, "optimizer.npz": copy_values(module.optimizer_state())}
+    if validated and any(array.tobytes() != validated[name].tobytes() for name, array in now.items()):
+        files[RAW_WEIGHTS] = now
+    if metric_state:
+        files[METRICS_FILE] = {f"state/{n}": array for n, array in enumerate(metric_state)}
+    state = {
+        "pending": position.pending,
+        "best": position.patience.best,
+        "bad": position.patience.waited,
+        "devices": module.strategy.replicas,
+        "ended": position.ended,
+        "flags": read_flags(module.model),
+        "traced": module.flags or [],
+        "callbacks": callbacks,
+        "lora": module.base.identity if module.base else None,
+    }
+    text = json.dumps(state)
 
-    def keep_validated(self, module: Module, position: Position) -> None:
-        """Keep the current weights, which were validated, for a checkpoint of this step."""
-        self._measured, self._validated = copy_values(module.weights()), position.step
+    def write(folder: Path) -> None:
+        for file, arrays in files.items():
+            with open(folder / file, "wb") as opened:
+                np.savez(opened, **arrays)  # type: ignore[arg-type]
+        (folder / "state.json").write_text(text)
 
-    def save(
-        self,
-        module: Module,
-        position: Position,
-        metric_state: Sequence[np.ndarray],
-        callbacks: Mapping[str, Any],
-        value: float | None,
-    ) -> None:
-        """Save the current state, with the monitored value if it was measured at this step."""
-        self.checkpointer.wait()
-        if others := self._validated == position.step:
-            weights = self._measured
-        else:
-            others = module.swap_averages()
-            weights = copy_values(module.weights())
-            module.swap_averages()
-        files = {"weights.npz": weights, "optimizer.npz": copy_values(module.optimizer_state())}
-        raw = copy_values(module.weights()) if others else {}
-        if any(array.tobytes() != weights[name].tobytes() for name, array in raw.items()):
-            files[RAW_WEIGHTS] = raw
-        if metric_state:
-            files[METRICS_FILE] = {f"state/{n}": array for n, array in enumerate(metric_state)}
-        state = {
-            "pending": position.pending,
-            "best": position.patience.best,
-            "bad": position.patience.waited,
-            "devices": module.strategy.replicas,
-            "ended": position.ended,
-            "flags": read_flags(module.model),
-            "traced": module.flags or [],
-            "callbacks": callbacks,
-            "lora": module.base.identity if module.base else None,
-        }
-        text = json.dumps(state)
-
-        def write(folder: Path) -> None:
-            for file, arrays in files.items():
-                with open(folder / file, "wb") as opened:
-                    np.savez(opened, **arrays)  # type: ignore[arg-type]
-            (folder / "state.json").write_text(text)
-
-        at, metrics = (position.step, position.epoch, position.batch), dict(position.metrics)
-        self.checkpointer.save(write, CheckpointInfo(*at, metrics, value, "keras", seconds=position.seconds))
+    at, metrics = (position.step, position.epoch, position.batch), dict(position.metrics)
+    checkpointer.save(write, CheckpointInfo(*at, metrics, value, "keras", seconds=position.seconds))
 
 
 def restore(saved: SavedCheckpoint, module: Module, state: Mapping[str, Any]) -> Position:

@@ -17,7 +17,6 @@ from train_anywhere.training.keras.dropin.gradients import (
     name_variables,
     read_flags,
     set_flags,
-    weight_averages,
 )
 from train_anywhere.training.keras.dropin.metric_sums import ROWS, Metrics, flatten_logs, flatten_result
 from train_anywhere.training.keras.optim import make_rate_reader
@@ -80,14 +79,13 @@ class Module:
         self.spec, self.extra, self.applies = spec, extra, applies
         self.accumulate, self.jit_compile = accumulate, jit_compile
         self.optimizers = [apply.optimizer for apply in applies]
-        # `fit` would write averages of `use_ema` over the weights, which `swap_averages` exchanges
+        # `fit` writes the averages of `use_ema` over the weights, in `write_averages` instead
         for optimizer in self.optimizers:
             optimizer.finalize_variable_values = lambda trainable_variables: None
         self.distribution = tf.distribute.get_strategy()
         self.learning_rate = make_rate_reader(rate_of) if rate_of else lambda: 0.0
         self.notes: list[str] = []
         self.logs: Mapping[str, Any] = {}
-        self._averages_always = False
         self._weights: NamedVariables | None = None
         self.metrics = Metrics(model, strategy)
         self.several = strategy.replicas > 1
@@ -215,23 +213,15 @@ class Module:
         means = iter([s / self.accumulate for s in sums])
         return logs, [None if g is None else next(means) for g in first]
 
-    def average_always(self) -> None:
-        """Include averages that an optimizer itself copies to the weights in `swap_averages`."""
-        self._averages_always = True
-
     def keep_weights(self, weights: NamedVariables) -> None:
         """Use these variables as `weights` from now on, also if layers are added or removed."""
         self._weights = weights
 
-    def swap_averages(self) -> bool:
-        """Exchange weights and their moving averages bit for bit, and return whether there are any."""
-        pairs = weight_averages(self.applies, self._averages_always)
-        local = self.strategy.local_values
-        for one, other in ((a, b) for pair in pairs for a, b in zip(*map(local, pair), strict=True)):
-            value = tf.identity(one)
-            one.assign(other)
-            other.assign(value)
-        return bool(pairs)
+    def write_averages(self) -> None:
+        """Write the averages of `use_ema` over the weights, as `fit` does when training ends."""
+        for one in self.applies:
+            if one.optimizer is self.model.optimizer and one.variables:
+                type(one.optimizer).finalize_variable_values(one.optimizer, one.variables)
 
     @property
     def rows(self) -> int:

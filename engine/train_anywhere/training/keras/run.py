@@ -31,7 +31,6 @@ from train_anywhere.training.keras.checkpoint import (
     RAW_WEIGHTS,
     SEED_STATE,
     Position,
-    StateWriter,
     load_initial_weights,
     read_state,
     restore,
@@ -124,9 +123,9 @@ class KerasTraining(Training):
             weights = (v.numpy().tobytes() for v in module.model.trainable_variables)
             report_weights(process.run, process.topology, weights)
         module.refuse_different_weights()
-        if callback.checkpoints:
-            callback.checkpoints.checkpointer.finish()
-            self._newest = callback.checkpoints.checkpointer.newest or self._newest
+        if callback.checkpointer:
+            callback.checkpointer.finish()
+            self._newest = callback.checkpointer.newest or self._newest
         if position.preempted:
             raise TrainingStopped
 
@@ -139,14 +138,12 @@ class KerasTraining(Training):
             self.log_test({name.removeprefix("test/"): value for name, value in metrics.items()})
             return
         callback, module, position = self._callback, self._module, self._callback.position
-        best = callback.checkpoints.checkpointer.store.best() if callback.checkpoints else None
+        best = callback.checkpointer.store.best() if callback.checkpointer else None
         saved = best or self._newest
 
         def load() -> None:
             if saved and (best or callback.has_users or (saved.path / RAW_WEIGHTS).exists()):
                 restore_weights(saved.path, module.weights())
-            elif not saved:
-                module.swap_averages()
             module.strategy.broadcast_variables(list(module.weights().values()))
 
         with suppress(Stopped):
@@ -217,7 +214,7 @@ class KerasTraining(Training):
             module,
             self._loader,
             metrics,
-            StateWriter(checkpointer) if checkpointer else None,
+            checkpointer,
             process.stop,
             users,
             states,

@@ -54,15 +54,6 @@ def set_flags(model: keras.Model, flags: Sequence[bool]) -> None:
             part.trainable = flag
 
 
-def synchronize_batch_norms(model: keras.Model, strategy: Strategy) -> None:
-    """Make each layer normalize by the mean and variance of the whole global batch; with a mask, still by the rows of each replica.
-
-    Keras sums the rows, their squares and their number over the replicas, also in the backward pass: five small reductions per layer.
-    """
-    for layer in find_parts(model, keras.layers.BatchNormalization) if strategy.replicas > 1 else ():
-        layer.synchronized = True
-
-
 NamedVariables = dict[str, keras.Variable]
 
 
@@ -150,22 +141,6 @@ def single_optimizers(optimizer: keras.optimizers.Optimizer) -> list[Any]:
     """Return the optimizers of groups of variables, or this one, without the scaling of the loss."""
     inner = inner_optimizer(optimizer)
     return list(getattr(inner, "optimizers", [inner]))
-
-
-def weight_averages(applies: Sequence[AveragingApply], always: bool) -> list[tuple[Any, Any]]:
-    """Return pairs of weights and their moving averages, for optimizers that have them.
-
-    With `always`, include averages that the optimizer itself copies to the weights every `ema_overwrite_frequency` steps.
-    """
-    pairs = []
-    for apply in applies:
-        for one in single_optimizers(apply.optimizer):
-            used = one.use_ema and one.built and one.iterations.numpy()
-            if used and (always or not one.ema_overwrite_frequency):
-                averages = {v.name: v for v in one.variables}
-                named = ((weight, f"{weight.path.replace('/', '_')}_average") for weight in apply.variables)
-                pairs += [(weight, averages[name]) for weight, name in named if name in averages]
-    return pairs
 
 
 ADAPTERS = ("/lora_kernel_a", "/lora_kernel_b", "/lora_embeddings_a", "/lora_embeddings_b")

@@ -26,7 +26,6 @@ from train_anywhere.training.keras.dropin.gradients import (
     build_optimizer,
     find_layers,
     find_parts,
-    synchronize_batch_norms,
 )
 from train_anywhere.training.keras.dropin.metric_sums import flatten_logs, number_names
 from train_anywhere.training.keras.dropin.old_task import OldTask
@@ -84,8 +83,10 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
         evaluated = "val" if plan.val_batches else "test" if plan.test_batches else None
         other = loader.spec(evaluated) if evaluated else None
         extra, notes, names = build_variables(model, target, config.optimizer.no_decay, applies, spec, other)
-        if config.trainer.sync_batchnorm:
-            synchronize_batch_norms(model, strategy)
+        if config.trainer.sync_batchnorm and strategy.replicas > 1:
+            # Keras sums the rows, their squares and their number over the replicas, also in the backward pass
+            for layer in find_parts(model, keras.layers.BatchNormalization):
+                layer.synchronized = True
         if ours is not None:
             refuse_unmatched(config.optimizer.groups, [v.path for v in model.weights])
         used = [apply.optimizer for apply in applies if apply.variables]
@@ -272,7 +273,10 @@ def build_variables(
     # first the layers by themselves: a regularizer in the loss needs their values
     alone = lambda data: model(keras.utils.unpack_x_y_sample_weight(data)[0])  # noqa: E731
     for step in (alone, partial(use_compiled, model), *([model.train_step] if own_step else [])):
-        create_variables(model, step, train)
+        values = [(v, tf.convert_to_tensor(v.value)) for v in model.variables]
+        # gradients of missing variables can't be computed, and the step is traced again
+        with suppress(Exception), keras.StatelessScope(values):
+            tf.function(step, autograph=False).get_concrete_function(train)
     with explain_errors(model, target):
         graphs, names = [trace_step(model.train_step, train, applies, trained := list[str]())], [trained]
     for apply in applies:
@@ -295,8 +299,15 @@ def build_variables(
             isinstance(o, keras.layers.Masking) or getattr(o, "mask_zero", False) for o in find_layers(model)
         )
         notes += [MASK_NOTE] if any(masks) else []
-    extra = {} if tf.distribute.has_strategy() else find_untracked_variables(model, applies, graphs)
-    return extra, notes, names
+    if tf.distribute.has_strategy():
+        return {}, notes, names
+    known = [*model.variables, *model.metrics_variables, *(v for m in model.metrics for v in m.variables)]
+    known += [v for apply in applies for v in apply.optimizer.variables]
+    seen = {v.value.ref() for v in known}
+    found = {v.ref(): v for graph in graphs for v in graph.variables if v.ref() not in seen}
+    # sorted by name: the order of tracing depends on whether the state of keras.random exists already
+    plain = [UntrackedVariable(v, n) for n, v in enumerate(sorted(found.values(), key=lambda v: v.name))]
+    return {v.path: v for v in plain}, notes, names
 
 
 def use_compiled(model: keras.Model, data: Any) -> None:
@@ -306,16 +317,6 @@ def use_compiled(model: keras.Model, data: Any) -> None:
     with suppress(ValueError):  # no compiled loss
         model.compute_loss(x, y, predicted, weight)
     model.compute_metrics(x, y, predicted, weight)
-
-
-def create_variables(model: keras.Model, step: Callable[[Any], Any], spec: Any) -> None:
-    """Trace a step to create its variables. A regularizer needs the values of others.
-
-    Ignore an error: gradients of missing variables can't be computed, and the step is traced again.
-    """
-    values = [(v, tf.convert_to_tensor(v.value)) for v in model.variables]
-    with suppress(Exception), keras.StatelessScope(values):
-        tf.function(step, autograph=False).get_concrete_function(spec)
 
 
 def trace_step(
@@ -364,16 +365,3 @@ def explain_errors(model: keras.Model, target: str, evaluates: bool = False) -> 
         else:
             raise
         raise ConfigError(f"task._target_={target} {why}") from error
-
-
-def find_untracked_variables(
-    model: keras.Model, applies: Sequence[AveragingApply], graphs: Sequence[Any]
-) -> NamedVariables:
-    """Return variables that Keras does not track by name, such as the state of `keras.random`."""
-    known = [*model.variables, *model.metrics_variables, *(v for m in model.metrics for v in m.variables)]
-    known += [v for apply in applies for v in apply.optimizer.variables]
-    seen = {v.value.ref() for v in known}
-    found = {v.ref(): v for graph in graphs for v in graph.variables if v.ref() not in seen}
-    # sorted by name: the order of tracing depends on whether the state of keras.random exists already
-    plain = [UntrackedVariable(v, n) for n, v in enumerate(sorted(found.values(), key=lambda v: v.name))]
-    return {v.path: v for v in plain}

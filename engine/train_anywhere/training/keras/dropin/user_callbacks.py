@@ -160,14 +160,12 @@ def make_callbacks(
                 f"{where} is a {type(callback).__name__}, and this project writes the checkpoints from which a run resumes; leave it out, "
                 "and use checkpoint.every_n_epochs, checkpoint.monitor and checkpoint.keep_last."
             )
-        if isinstance(callback, keras.callbacks.SwapEMAWeights):
-            # left out: the run swaps the averages itself, also for checkpoints
-            if not any(one.use_ema for o in module.optimizers for one in single_optimizers(o)):
-                raise ConfigError(
-                    f"{where} swaps moving averages, and no optimizer has them; add optimizer.use_ema=true, or leave it out."
-                )
-            module.average_always()
-            continue
+        if isinstance(callback, keras.callbacks.SwapEMAWeights) and not any(
+            one.use_ema for o in module.optimizers for one in single_optimizers(o)
+        ):
+            raise ConfigError(
+                f"{where} swaps moving averages, and no optimizer has them; add optimizer.use_ema=true, or leave it out."
+            )
         writes = isinstance(callback, WRITERS)
         if module.strategy.rank == 0 or not writes:
             callbacks.append(callback)

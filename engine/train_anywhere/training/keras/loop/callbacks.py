@@ -11,11 +11,9 @@ reads `validation_freq` after each epoch, and returns the dict of logs that the 
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
-
-import tensorflow as tf
 
 from train_anywhere.config.checks.monitors import from_keras_name
 from train_anywhere.errors import DataError, RanksDifferError
@@ -44,13 +42,6 @@ def refuse_different_layers(module: Module) -> None:
         )
 
 
-def shaped(batches: Sequence[Any], iterator: Iterator[Any]) -> Iterator[Any]:
-    """Return batches of an iterator with its shapes: by the size of a batch, if it is known, Keras weighs the losses of outputs."""
-    if not isinstance(iterator, tf.data.Iterator):
-        return iter(batches)
-    return iter(tf.data.Dataset.from_generator(lambda: batches, output_signature=iterator.element_spec))
-
-
 class TrainingCallback(StepWork):
     """The hooks that `fit` and `evaluate` call."""
 
@@ -59,22 +50,26 @@ class TrainingCallback(StepWork):
         position, plan, trainer, loader = self.position, self.plan, self.config.trainer, self.loader
         if trainer.is_too_early(position.epoch, position.step):  # raised since the checkpoint
             position.patience.postpone(trainer.early_stopping)
-        self.metrics.progress.start_training(position.step)
+        self.progress.start_training(position.step)
         self.timer.start()
         position.timed_out = self.timer.was_over
-        complete = self.is_complete()
+        complete, per_epoch = self.is_complete(), plan.steps_per_epoch
+        self._trained = min(position.batch // plan.accumulate, per_epoch)
         # what the user's data yields may depend on what was read before
         again = any(loader.is_read_again(split) for split in ("train", "val"))
         first = 0 if again and not complete else position.epoch
-        self.replaying = not complete and (first, 0) < (position.epoch, position.batch)
+        self.replaying = not complete and (first, 0) < (position.epoch, self._trained)
         data, validation = loader.for_fit(plan, position), {}
         steps = self.model.steps_per_execution
         if not self.module.several:
             steps = trainer.extra.get("steps_per_execution", steps)
-        if data["steps_per_epoch"]:  # `fit` would train more steps than these in the last call
-            whole = math.gcd(plan.steps_per_epoch, plan.total_steps)
-            steps = next(n for n in range(steps, 0, -1) if whole % n == 0)
-        self.model.steps_per_execution = steps
+        # a call ends at the position, at the last step and, if the data has no end, with each epoch
+        whole = math.gcd(
+            self._trained % per_epoch,
+            plan.total_steps % per_epoch,
+            per_epoch if data["steps_per_epoch"] else 0,
+        )
+        self.model.steps_per_execution = next(n for n in range(steps, 0, -1) if whole % n == 0)
         if plan.val_batches:
             found = loader.evaluation("val", plan.val_batches)
             validation = {"validation_data": found["x"], "validation_steps": found["steps"]}
@@ -92,23 +87,10 @@ class TrainingCallback(StepWork):
     # ---- before the position
 
     def _skip(self, iterator: Iterator[Any]) -> Any:
-        """Read the batches of a call that was made before the position, and train those after it."""
-        plan, position = self.plan, self.position
-        size = min(self.model.steps_per_execution, plan.steps_per_epoch - self._first)
-        known, left = self.epoch < position.epoch, self._trained_steps() - self._first
+        """Read the batches of a call that was made before the position, if later ones depend on them."""
         if self.loader.is_read_again("train"):
-            deque(itertools.islice(iterator, size if known else min(size, left)), 0)
-        if known or size < left:
-            return {}
-        self._resume()
-        rest = list(itertools.islice(iterator, size - left))
-        self._skipped = not rest
-        return self.model.train_function(shaped(rest, iterator)) if rest else {}
-
-    def _trained_steps(self) -> int:
-        """Return the number of steps of the position's epoch that are trained, of which the last may have fewer batches."""
-        plan, batches = self.plan, self.position.batch
-        return plan.steps_per_epoch if batches >= plan.train_batches else batches // plan.accumulate
+            deque(itertools.islice(iterator, self.model.steps_per_execution), 0)
+        return {}
 
     def _resume(self) -> None:
         """Train from here on: `fit` has reached the position."""
@@ -163,37 +145,38 @@ class TrainingCallback(StepWork):
         self.pace.start()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Note the number of the call's first batch."""
-        self._first = batch
-        end = min(batch + self.model.steps_per_execution, self.plan.steps_per_epoch)
-        ahead = self.epoch < self.position.epoch or end <= self._trained_steps()
-        if self.train_hooks and not (self.replaying and ahead):
-            self._call("on_train_batch_begin", batch, {})
-        if not (self.replaying and ahead):
+        """Call the callbacks."""
+        if not self.replaying:
+            if self.train_hooks:
+                self._call("on_train_batch_begin", batch, {})
             self.module.set_traced_flags()
         self.pace.ask()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Process the end of a call of the train function."""
-        skipped, self._skipped = self._skipped, False
+        plan, position = self.plan, self.position
         if self.replaying:
-            self._read_validation(batch + 1)
-            return
-        if not skipped:
-            end = min(self._first + self.model.steps_per_execution, self.plan.steps_per_epoch)
-            steps = end - self.position.batch // self.plan.accumulate
+            done = min(batch + 1, plan.steps_per_epoch)
+            reached = (self.epoch, done) == (position.epoch, self._trained)
+            if not (reached and position.pending):
+                self._read_validation(done)
+            if not reached:
+                return
+            self._resume()
+        else:
+            left = plan.steps_per_epoch - position.batch // plan.accumulate
+            steps = min(self.model.steps_per_execution, left)
             self.heartbeat.computed(self.pace.seconds(self.heartbeat, steps))
             self.module.set_own_flags()
             self.module.logs, self._logged = logs, True
             if self.train_hooks:
                 self._call("on_train_batch_end", batch, self.module.batch_logs())
             self._end_step(steps)
-        if self.position.preempted:
+        if position.preempted:
             self.leave()
-        if self.position.pending:
+        if position.pending:
             self._end_interval()
-        position = self.position
-        leaves = position.ended or position.timed_out or position.step >= self.plan.total_steps
+        leaves = position.ended or position.timed_out or position.step >= plan.total_steps
         if position.pending and leaves:
             self.model.stop_training = self._leaving = True
         self.pace.start()
@@ -234,13 +217,12 @@ class TrainingCallback(StepWork):
         """Call the callbacks; validate and save weights that they change."""
         self.timer.stop()
         weights, strategy = self.module.weights(), self.module.strategy
-        before = copy_values(weights) if self.has_users else {}
+        before = copy_values(weights)
+        self.module.write_averages()
         super().on_train_end(logs)
-        if not before:
-            return
         now = copy_values(self.module.weights())
         if {n: a.shape for n, a in now.items()} != {n: a.shape for n, a in before.items()}:
-            self.metrics.progress.note(
+            self.progress.note(
                 "callbacks added or removed weights of the model in on_train_end: the checkpoint and exports have the model before that, "
                 "the test measures the one after it."
             )
@@ -256,12 +238,13 @@ class TrainingCallback(StepWork):
         """Keep the state of a validation, which runs again if it is interrupted, and use the weights to measure."""
         if self.replaying:
             return
-        if self.load == self.module.swap_averages:
+        if self.load is None:
             self._keep_state()
         self.module.strategy.average_variables(self.module.moving_statistics())
         self.heartbeat.enter("validation" if self.split == "val" else self.split)
         super().on_test_begin(logs)
-        self._averaged = bool(self.load())
+        if self.load:
+            self.load()
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Call the callbacks."""
@@ -287,10 +270,8 @@ class TrainingCallback(StepWork):
             self.module.logs = logs
         metrics = self.reduce(self.split)
         self._leave_test()
-        if self.split == "val" and self.checkpoints and (self._averaged or self.has_users):
-            self.checkpoints.keep_validated(self.module, self.position)
-        if self.load == self.module.swap_averages:
-            self.module.swap_averages()
+        if self.split == "val" and (self.load or self.has_users):
+            self._keep_validated()
         self.position.metrics |= metrics
         if self.module.several:
             logs.clear()

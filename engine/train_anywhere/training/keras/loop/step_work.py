@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Observers, Step
 from train_anywhere.job.rank_process import Stop
@@ -18,22 +19,21 @@ from train_anywhere.training.early_stopping import (
     monitored_value,
 )
 from train_anywhere.training.keras.batches import Loader
-from train_anywhere.training.keras.checkpoint import Position, StateWriter
+from train_anywhere.training.keras.checkpoint import Position, copy_values, save_state
 from train_anywhere.training.keras.dropin.user_callbacks import CallbackStates
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.plan import Plan, is_multiple, validation_due
-
-WHEN = ("begin", "end")
 
 
 class Stopped(Exception):
     """Leaves `fit` or `evaluate` after a signal."""
 
 
-def overrides(callbacks: Iterable[keras.callbacks.Callback], *hooks: str) -> bool:
-    """Return whether a callback has one of these hooks."""
+def overrides(callbacks: Iterable[keras.callbacks.Callback], *kinds: str) -> bool:
+    """Return whether a callback has a hook of one of these kinds, such as "train_batch"."""
     base = keras.callbacks.Callback
+    hooks = [f"on_{kind}_{when}" for kind in kinds for when in ("begin", "end")]
     pairs = ((getattr(c, name), getattr(base, name)) for c in callbacks for name in hooks)
     return any(getattr(hook, "__func__", hook) is not original for hook, original in pairs)
 
@@ -45,7 +45,7 @@ class StepWork(keras.callbacks.CallbackList):
     at the end of an epoch, together with requests of any rank to stop and of rank 0 to save.
 
     Args:
-        checkpoints: writes checkpoints, on rank 0; None on other ranks.
+        checkpointer: writes checkpoints, on rank 0; None on other ranks.
         users: the callbacks of the configuration, with a History.
         observers: called after steps, validations and checkpoints.
         restored: content of state.json in the checkpoint that the run resumes from.
@@ -67,7 +67,7 @@ class StepWork(keras.callbacks.CallbackList):
         module: Module,
         loader: Loader,
         metrics: MetricsWriter,
-        checkpoints: StateWriter | None,
+        checkpointer: AsyncCheckpointer | None,
         stop: Stop,
         users: list[keras.callbacks.Callback],
         states: CallbackStates,
@@ -78,8 +78,9 @@ class StepWork(keras.callbacks.CallbackList):
         super().__init__(users, add_history=False, add_progbar=False, model=module.model, **options)
         self.config, self.plan, self.position = config, plan, position
         self.module, self.loader, self.states = module, loader, states
-        self.metrics, self.checkpoints, self.stop = metrics, checkpoints, stop
-        self.heartbeat, self.pace = metrics.progress.heartbeat, module.strategy.pace
+        self.metrics, self.checkpointer, self.stop = metrics, checkpointer, stop
+        self.progress, self.pace = metrics.progress, module.strategy.pace
+        self.heartbeat = self.progress.heartbeat
         self.timer = Timer(config.trainer, position.seconds)
         self.observers, self.restored = observers, restored
         self.save_requested = self.end_requested = False
@@ -87,21 +88,17 @@ class StepWork(keras.callbacks.CallbackList):
         self.stopper: str | None = None
         self.ended_by: str | None = None
         self.validations: list[int] = []
-        self.train_hooks = overrides(
-            users, *(f"on_{of}_{when}" for of in ("train_batch", "batch") for when in WHEN)
-        )
-        self.test_hooks = overrides(
-            users, *(f"on_{of}_{when}" for of in ("test", "test_batch") for when in WHEN)
-        )
+        self.train_hooks = overrides(users, "train_batch", "batch")
+        self.test_hooks = overrides(users, "test", "test_batch")
         self.split = "val"
-        self.load: Callable[[], object] = module.swap_averages
-        self.epoch = 0
+        self.load: Callable[[], object] | None = None
+        self._validated = -1, dict[str, np.ndarray]()
+        self.epoch = self._trained = 0
         self.replaying = False
         self._functions: tuple[Any, Any] = None, None
         self._restore_counts = module.strategy.snapshot(module.metrics.variables)
-        self._first = 0
-        self._counted_rows = 0, position.step
-        self._measured = self._skipped = self._logged = self._leaving = self._averaged = False
+        self._counted = 0, position.step
+        self._measured = self._logged = self._leaving = False
         self._restore: Callable[[], None] = lambda: None
         self._states_before: dict[str, str] = {}
 
@@ -115,8 +112,11 @@ class StepWork(keras.callbacks.CallbackList):
         return self.position.is_complete(self.plan, self.config.trainer.early_stopping)
 
     def evaluate(self, split: str = "val", load: Callable[[], object] | None = None) -> None:
-        """Measure a split now, with the weights that `load` loads, after callbacks may have changed them."""
-        self.split, self.load = split, load or self.module.swap_averages
+        """Measure a split now, with the weights that `load` loads, after callbacks may have changed them.
+
+        Without `load` it is a validation of the training, which runs again as a whole if a signal interrupts it.
+        """
+        self.split, self.load = split, load
         data = self.loader.evaluation(split, getattr(self.plan, f"{split}_batches"))
         self.model.evaluate(**data, callbacks=self, verbose=0)
 
@@ -131,41 +131,37 @@ class StepWork(keras.callbacks.CallbackList):
 
     def _end_step(self, steps: int) -> None:
         """Count steps, report metrics, and save if a checkpoint is due."""
-        position, before, every = self.position, self.position.step, self.config.trainer.log_every_n_steps
-        if self.checkpoints:
-            self.checkpoints.checkpointer.check()
+        position, start, every = self.position, self.position.step, self.config.trainer.log_every_n_steps
+        if self.checkpointer:
+            self.checkpointer.check()
         position.advance(self.plan, self.config.trainer, steps)
         if self.module.strategy.processes == 1:
             self._end_training(self.timer.is_over)
         self._take_stop(at_step=True)
         metrics = None
-        if position.pending or position.step // every > before // every:
+        if position.pending or position.step // every > start // every:
             metrics = self.reduce("train") | {"lr": self.module.learning_rate()}
             position.metrics |= metrics
             if not position.pending:  # else the end of the epoch writes the row, together with the validation
                 self.metrics.write(position.step, position.epoch, metrics)
             at = (position.step, position.epoch, position.batch)
             self.observers.after_step(Step(*at, metrics, last=position.pending))
-            self._count_rows(position.step)
+            if self.loader.is_read_again("train"):  # data with its own batches: the speed counts their rows
+                (before, since), self._counted = self._counted, (self.module.rows, position.step)
+                if rows := self._counted[0] - before:
+                    units = rows * self.progress.units_per_row
+                    self.progress.throughput.rows = units / (position.step - since) / self.plan.accumulate
         loss = lambda: float(self.module.batch_logs().get("loss", math.nan))  # noqa: E731  # of this process
-        self.metrics.progress.add_batches(
+        self.progress.add_batches(
             position.epoch, position.batch - 1, metrics, steps * self.plan.accumulate, loss
         )
         self.check_stop_flag()
         self.save_requested |= self.observers.reach(position.step)
-        if (profile := self.metrics.progress.profile) and profile.is_on:
+        if (profile := self.progress.profile) and profile.is_on:
             profile.after_step(position.step)
         if self.save_requested and not (position.pending or position.preempted):
             self.save()
         self.heartbeat.trained_batch(position.step)
-
-    def _count_rows(self, step: int) -> None:
-        """Use the rows that were trained since the last call for the training speed, if the data has its own batches."""
-        rows, at = self.module.rows, (self.module.rows, step)
-        (before, since), self._counted_rows = self._counted_rows, at
-        if self.loader.is_read_again("train") and rows > before:
-            throughput, batches = self.metrics.progress.throughput, (step - since) * self.plan.accumulate
-            throughput.rows = (rows - before) / batches * self.metrics.progress.units_per_row
 
     def _end_interval(self) -> None:
         """Validate within an epoch, or choose whether `fit` validates at its end."""
@@ -212,9 +208,9 @@ class StepWork(keras.callbacks.CallbackList):
         """Report an epoch, move on to the next step, and save if a checkpoint is due. None: a validation within the epoch."""
         position, rule = self.position, self.config.trainer.early_stopping
         self.metrics.write(position.step, epoch, metrics)
-        self.metrics.progress.end_epoch(epoch, metrics, position.batch - 1)
+        self.progress.end_epoch(epoch, metrics, position.batch - 1)
         if position.patience.should_stop(rule):
-            self.metrics.progress.note(position.patience.describe(rule))
+            self.progress.note(position.patience.describe(rule))
         self.observers.after_validation(position.step, metrics)
         if validated is not None:
             self._take_stop(agree=True)
@@ -250,8 +246,7 @@ class StepWork(keras.callbacks.CallbackList):
 
     def _leave_test(self) -> None:
         """Leave a validation or test after a signal; the validation will run again. Raises Stopped."""
-        if self.position.preempted and self.load == self.module.swap_averages:
-            self.module.swap_averages()
+        if self.position.preempted and self.load is None:
             self._restore()
             self.leave(self._states_before)
         if self.position.preempted:
@@ -262,14 +257,14 @@ class StepWork(keras.callbacks.CallbackList):
         requests = [
             float(self.stop.requested is not None),
             float(self._requests_checkpoint()),
-            float(self.metrics.progress.take_profile()),
+            float(self.progress.take_profile()),
             float(self.end_requested),
             float(self.timer.is_over),
             *self.heartbeat.efficiency.numbers(),
         ]
         reduced = self.module.strategy.sum([*self.module.take(), *requests])
         *sums, to_stop, to_save, to_profile, to_end, over, whole, waited = reduced
-        self.metrics.progress.request_profile(int(to_profile))
+        self.progress.request_profile(int(to_profile))
         self.heartbeat.efficiency.set_sums([whole, waited])
         self.position.preempted |= to_stop > 0
         self.save_requested |= to_save > 0
@@ -283,12 +278,12 @@ class StepWork(keras.callbacks.CallbackList):
         if self.module.strategy.processes == 1:
             self.position.preempted |= self.stop.requested is not None
             self.save_requested |= self._requests_checkpoint()
-            self.metrics.progress.request_profile(self.metrics.progress.take_profile())
+            self.progress.request_profile(self.progress.take_profile())
 
     def _requests_checkpoint(self) -> bool:
         """Return whether rank 0 wants to save now, as a feature or `jobs.py save` requests."""
-        requested = bool(self.metrics.progress.requests.save) or self.observers.requests_checkpoint()
-        return self.checkpoints is not None and requested
+        requested = bool(self.progress.requests.save) or self.observers.requests_checkpoint()
+        return self.checkpointer is not None and requested
 
     def _take_stop(self, at_step: bool = False, agree: bool = False) -> None:
         """End training if a callback has set `stop_training`. Several processes have to `agree`: all of them call this."""
@@ -305,7 +300,7 @@ class StepWork(keras.callbacks.CallbackList):
         position = self.position
         if over and not (position.timed_out or position.step >= self.plan.total_steps):
             position.timed_out = position.pending = True
-            self.metrics.progress.note(self.timer.end(position.step))
+            self.progress.note(self.timer.end(position.step))
 
     def _end_early(self, at_step: bool) -> None:
         """End training after `stop_training`. At a step, a validation ends the epoch as in `fit`."""
@@ -315,7 +310,7 @@ class StepWork(keras.callbacks.CallbackList):
         position.ended = True
         if position.step < self.plan.total_steps:
             self.ended_by = describe_early_end(self.stopper, position.step, self.plan.total_steps)
-            self.metrics.progress.note(self.ended_by)
+            self.progress.note(self.ended_by)
         position.pending |= at_step
 
     # ---- checkpoints
@@ -328,27 +323,33 @@ class StepWork(keras.callbacks.CallbackList):
         metric_state = metrics.arrays(self.module.strategy.sum(metrics.take()))
         with self.heartbeat.within("checkpoint"):
             start = time.monotonic()
-            if self.checkpoints:
+            if self.checkpointer:
                 callbacks = self.states.save() if states is None else states
-                self.checkpoints.save(self.module, self.position, metric_state, callbacks, value)
+                known = self._validated[1] if self._validated[0] == self.position.step else None
+                save_state(
+                    self.checkpointer, self.module, self.position, metric_state, callbacks, value, known
+                )
             self.observers.after_checkpoint(time.monotonic() - start)
-            self.metrics.progress.requests.saved(self.position.step)
+            self.progress.requests.saved(self.position.step)
+
+    def _keep_validated(self) -> None:
+        """Keep the current weights, which were validated, for a checkpoint of this step."""
+        if self.checkpointer:
+            self._validated = self.position.step, copy_values(self.module.weights())
 
     def _save_changed(self, weights: Mapping[str, Any], before: Mapping[str, np.ndarray]) -> None:
-        """Validate and save weights that callbacks changed when training ended; training would continue from those before."""
+        """Validate and save weights that changed when training ended; training would continue from those before."""
         position, users = self.position, self.callbacks
-        self.metrics.progress.note(
-            "callbacks changed the weights in on_train_end: the new weights are validated, saved and tested."
+        self.progress.note(
+            "the weights changed when training ended (a callback's on_train_end, use_ema): the new ones are validated, saved and tested."
         )
         self.module.strategy.broadcast_variables(list(weights.values()))
         try:
-            if (
-                self.plan.val_batches
-            ):  # under `fit` alone no callback sees it, and the history keeps the epoch's own values
-                self.callbacks = []
-                self.evaluate(load=lambda: False)
-            elif self.checkpoints:
-                self.checkpoints.keep_validated(self.module, position)
+            if self.plan.val_batches:
+                self.callbacks = []  # under `fit` alone none sees it, and the history keeps the epoch's own values
+                self.evaluate(load=lambda: None)
+            else:
+                self._keep_validated()
         finally:
             self.callbacks = users
             for name, variable in weights.items():
