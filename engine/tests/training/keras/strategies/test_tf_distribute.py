@@ -9,6 +9,7 @@ import pytest
 from engine.tests.training.rank_processes import run_ranks
 from tools.testing.weights import final_weights, largest_difference
 from train_anywhere.distributed.topology import Topology
+from train_anywhere.errors import ConfigError
 from train_anywhere.launch.processes import free_port
 from train_anywhere.runs.folder import RunDir
 
@@ -175,3 +176,16 @@ def test_each_device_keeps_its_own_dropout_after_a_resume(train, tmp_path: Path)
         done = train(*overrides)
         assert done.returncode == 0, done.stderr
     assert largest_difference(final_weights(whole / "latest"), final_weights(parts / "latest")) == 0
+
+
+def test_a_gpu_that_is_asked_for_and_not_there_is_refused(make_config, monkeypatch) -> None:
+    import tensorflow as tf
+
+    from train_anywhere.training.keras.strategies.choose import make_strategy
+
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
+    with pytest.raises(ConfigError) as refused:
+        make_strategy("single", make_config("framework=keras", "trainer.accelerator=gpu"), Topology(), 1)
+    assert refused.value.problems == [
+        "trainer.accelerator=gpu, but TensorFlow sees no GPU here; use trainer.accelerator=auto or cpu."
+    ]
