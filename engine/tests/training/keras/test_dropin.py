@@ -543,6 +543,7 @@ NOTES = [
     ((task("Idle"), *NO_EVALUATION), r"nothing was trained: \d+ steps changed no weight"),
     ((task("compiled"), "task.optimizer=adam"), "each epoch leaves out 4 of 100 rows"),
     ((task("compiled"), "task.optimizer=adam"), "the model brings its own optimizer: optimizer and schedule have no effect."),
+    ((task("OwnStep"), *AVERAGED[:2], "+optimizer.learning_rate=0.02"), "optimizer.scale_lr and schedule=cosine, which have no"),
     ((task("compiled"), "trainer.compile=true"), "this model has its own steps, and trains without XLA"),
     ((task("compiled"), f"data._target_={HERE}.only_rows", "checkpoint.monitor=val/loss"), "no validation data"),
 ]  # fmt: skip

@@ -225,18 +225,6 @@ def test_an_argument_of_the_user_is_used_and_logged(make_config, overrides, rate
         assert logged(config, step) == pytest.approx(rate, abs=1e-7)
 
 
-def test_a_learning_rate_beside_a_schedule_is_said(make_config) -> None:
-    from train_anywhere.training.keras.optim import ignored_rate_notes
-
-    def notes(*words: str) -> list[str]:
-        config = make_config(*words)
-        return ignored_rate_notes(config.optimizer, config.schedule)
-
-    (line,) = notes(*LION, "+optimizer.learning_rate=0.02")
-    assert "optimizer.lr, optimizer.scale_lr and schedule=cosine, which have no effect" in line
-    assert notes(*LION) == notes("optimizer=sgd") == []
-
-
 @pytest.mark.parametrize("name", ["clipnorm", "clipvalue", "global_clipnorm"])
 def test_gradients_are_clipped_by_one_key(make_config, name: str) -> None:
     from train_anywhere.errors import ConfigError

@@ -152,7 +152,7 @@ def check_extra(trainer: Trainer, framework: str) -> Iterator[str]:
 def _check_fit_arguments(trainer: Trainer) -> Iterator[str]:
     """Yield a sentence for each argument that `fit` of Keras does not get from `trainer.extra`."""
     own = {"class_weight": {}, "shuffle": True, "validation_split": 0.0, "steps_per_execution": 1}
-    known = own | trainer.extra
+    known = {**own, **trainer.extra}
     weights, shuffle, split, steps = (known.pop(name) for name in own)
     for name in known:
         text = f"trainer.extra.{name} is not an argument that Keras' `fit` gets from here, see docs/how-to/keras-fit.md"

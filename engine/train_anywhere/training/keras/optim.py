@@ -13,7 +13,6 @@ from train_anywhere.config.choices import (
     AdamW,
     Callback,
     NamedSchedule,
-    Optimizer,
     OtherOptimizer,
     OtherSchedule,
     Schedule,
@@ -201,16 +200,6 @@ CLIPPING = {"norm": "global_clipnorm", "value": "clipvalue"}
 
 CLIP_ARGUMENTS = ("global_clipnorm", "clipnorm", "clipvalue")
 """Arguments of Keras optimizers that clip gradients."""
-
-
-def ignored_rate_notes(optimizer: Optimizer, schedule: Schedule) -> list[str]:
-    """Return a line if the optimizer's own learning_rate replaces this project's keys."""
-    own = getattr(optimizer, "arguments", {}).get("learning_rate")
-    line = (
-        f"optimizer.learning_rate={own} replaces optimizer.lr, optimizer.scale_lr and schedule={schedule.name}, which have no effect; use "
-        "optimizer.lr to have a schedule."
-    )
-    return [] if own is None else [line]
 
 
 def _other(o: OtherOptimizer, rate: Any, clipping: Mapping[str, float]) -> keras.optimizers.Optimizer:

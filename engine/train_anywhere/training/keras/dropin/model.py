@@ -30,7 +30,7 @@ from train_anywhere.training.keras.dropin.gradients import (
 from train_anywhere.training.keras.dropin.metric_sums import flatten_logs, number_names
 from train_anywhere.training.keras.dropin.old_task import OldTask
 from train_anywhere.training.keras.module import Module
-from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer
+from train_anywhere.training.keras.optim import make_optimizer
 from train_anywhere.training.keras.strategies.choose import Strategy
 from train_anywhere.training.plan import (
     Plan,
@@ -204,7 +204,12 @@ def check_optimizers(
             "would not be averaged; use optimizer.apply in it, or trainer.devices=1."
         )
     if ours is not None and any(o is ours for o in used):
-        return ours, ignored_rate_notes(config.optimizer, config.schedule)
+        own = getattr(config.optimizer, "arguments", {}).get("learning_rate")
+        line = (
+            f"optimizer.learning_rate={own} replaces optimizer.lr, optimizer.scale_lr and schedule={config.schedule.name}, which have no "
+            "effect; use optimizer.lr to have a schedule."
+        )
+        return ours, [] if own is None else [line]
     if config.trainer.gradient_clip_val is not None:
         raise ConfigError(
             f"trainer.gradient_clip_val={config.trainer.gradient_clip_val} would have no effect: task._target_={target} brings its own "
