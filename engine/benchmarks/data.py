@@ -197,7 +197,7 @@ def keras_project(config: Any) -> Callable[[], Batches]:
     from train_anywhere.data.open_data import open_splits
     from train_anywhere.training.keras.checkpoint import Position
     from train_anywhere.training.keras.dropin.model import open_model
-    from train_anywhere.training.keras.strategies.choose import Strategy
+    from train_anywhere.training.keras.strategies.base import Strategy
 
     _, loader, plan = open_model(config, Strategy(), open_splits(config.data, "keras", config.seed))
     batches = iter(loader.training(plan, Position()).map(lambda rows, weight: rows))

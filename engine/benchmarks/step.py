@@ -184,7 +184,7 @@ def keras_batches() -> Any:
     from train_anywhere.data.open_data import open_splits
     from train_anywhere.training.keras.checkpoint import Position
     from train_anywhere.training.keras.dropin.model import open_model
-    from train_anywhere.training.keras.strategies.choose import Strategy
+    from train_anywhere.training.keras.strategies.base import Strategy
 
     config = load_config("keras")
     _, loader, plan = open_model(config, Strategy(), open_splits(config.data, "keras", config.seed))

@@ -189,7 +189,7 @@ def test_plain_attributes_of_callbacks_are_saved_and_restored() -> None:
 
     from engine.tests.training.keras.strangers import KeepsState
     from train_anywhere.training.keras.dropin.user_callbacks import CallbackStates
-    from train_anywhere.training.keras.strategies.choose import Strategy
+    from train_anywhere.training.keras.strategies.base import Strategy
 
     one, other = KeepsState(log_dir="here/1"), KeepsState(log_dir="here/2")
     model, lines = keras.Sequential([keras.layers.Dense(1)]), list[str]()
@@ -213,7 +213,7 @@ def test_a_state_that_is_none_is_refused(saved: dict[str, str]) -> None:
 
     from engine.tests.training.keras.strangers import KeepsState
     from train_anywhere.training.keras.dropin.user_callbacks import CallbackStates
-    from train_anywhere.training.keras.strategies.choose import Strategy
+    from train_anywhere.training.keras.strategies.base import Strategy
 
     with pytest.raises(CheckpointError, match="attributes can't be read"):
         CallbackStates({"callbacks.a": KeepsState()}, keras.Sequential(), print).restore(saved, Strategy())

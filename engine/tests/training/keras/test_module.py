@@ -18,7 +18,7 @@ def make_module(model: Any, accumulate: int, shape: tuple[int, ...] = (8, 8, 1),
     from train_anywhere.training.keras.dropin.gradients import average_in_apply, find_parts
     from train_anywhere.training.keras.dropin.model import build_variables
     from train_anywhere.training.keras.module import Module
-    from train_anywhere.training.keras.strategies.choose import Strategy
+    from train_anywhere.training.keras.strategies.base import Strategy
 
     applies = [
         average_in_apply(one, Strategy(), n)

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from train_anywhere.monitor.heartbeat import Heartbeat
-from train_anywhere.training.keras.strategies.choose import Pace
+from train_anywhere.training.keras.strategies.base import Pace
 
 
 def test_the_wait_for_others_is_not_counted() -> None:

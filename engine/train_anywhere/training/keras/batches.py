@@ -17,7 +17,7 @@ from train_anywhere.data.tf.pipeline import read_batches, row_spec, to_data_set
 from train_anywhere.data.tf.streams import Stream, is_stream, share_rows
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.training.keras.checkpoint import Position
-from train_anywhere.training.keras.strategies.choose import Strategy
+from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.plan import Plan, count_parts, refuse_parts
 
 

@@ -21,7 +21,7 @@ from train_anywhere.training.keras.dropin.gradients import (
 from train_anywhere.training.keras.dropin.metric_sums import ROWS, Metrics, flatten_logs, flatten_result
 from train_anywhere.training.keras.optim import make_rate_reader
 from train_anywhere.training.keras.private import skip_build
-from train_anywhere.training.keras.strategies.choose import Strategy
+from train_anywhere.training.keras.strategies.base import Strategy
 
 StepFunction = Callable[[Iterator[Any]], Any]
 """A function that trains or tests on the next batches, as `keras.Model.train_function`."""

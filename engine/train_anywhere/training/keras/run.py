@@ -42,7 +42,8 @@ from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 from train_anywhere.training.keras.loop.step_work import Stopped
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter, TensorFlowRecording
 from train_anywhere.training.keras.module import Module
-from train_anywhere.training.keras.strategies.choose import Strategy, make_strategy
+from train_anywhere.training.keras.strategies.base import Strategy
+from train_anywhere.training.keras.strategies.choose import make_strategy
 from train_anywhere.training.order import State, Training, index_shards
 from train_anywhere.training.plan import (
     batchnorm_notes,

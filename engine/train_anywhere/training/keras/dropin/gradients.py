@@ -12,7 +12,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.adapters import describe_base, hash_weights, select_layers
 from train_anywhere.training.keras.private import keep_gradients
-from train_anywhere.training.keras.strategies.choose import Strategy
+from train_anywhere.training.keras.strategies.base import Strategy
 
 
 def find_parts(model: keras.Model, kind: type) -> list[Any]:

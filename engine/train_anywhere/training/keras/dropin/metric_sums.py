@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.keras.strategies.choose import Strategy
+from train_anywhere.training.keras.strategies.base import Strategy
 
 ROWS = ""
 """The name of the number of rows among the values that a step returns on a replica."""

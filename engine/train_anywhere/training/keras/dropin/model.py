@@ -31,7 +31,7 @@ from train_anywhere.training.keras.dropin.metric_sums import flatten_logs, numbe
 from train_anywhere.training.keras.dropin.old_task import OldTask
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.optim import make_optimizer
-from train_anywhere.training.keras.strategies.choose import Strategy
+from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.plan import (
     Plan,
     batches_per_step,

@@ -15,7 +15,7 @@ from train_anywhere.training.attributes import Attributes, Framework, unpack
 from train_anywhere.training.keras.checkpoint import Position
 from train_anywhere.training.keras.dropin.gradients import single_optimizers
 from train_anywhere.training.keras.module import Module
-from train_anywhere.training.keras.strategies.choose import Strategy
+from train_anywhere.training.keras.strategies.base import Strategy
 
 ARRAYS = (tf.Tensor, tf.Variable, keras.Variable)
 

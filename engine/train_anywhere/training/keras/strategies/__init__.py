@@ -1,5 +1,6 @@
 """Strategies: how ranks and devices share the work in Keras.
 
-choose          one device; mirrored and multiworker_mirrored, based on TensorFlow's own; creates the one that `strategy=` names
+base            the interface, and the strategy of a single device
+choose          creates the strategy that `strategy=` names; mirrored and multiworker_mirrored, based on TensorFlow's own
 horovod         gradients are averaged by Horovod
 """

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from train_anywhere.distributed.horovod.initialize import explain_lost_ranks, import_horovod, start_horovod
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.training.keras.strategies.choose import Strategy
+from train_anywhere.training.keras.strategies.base import Strategy
 
 hvd = import_horovod("tensorflow")
 
