@@ -42,12 +42,11 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.features.feature import Observers
 from train_anywhere.job.rank_process import Stop
 from train_anywhere.training.early_stopping import Timer
-from train_anywhere.training.lightning.dropin.model import ConfiguredOptimizer
 from train_anywhere.training.lightning.dropin.visible import RunLogger, listen
 from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 from train_anywhere.training.lightning.loop.course import Agreement, Course
 from train_anywhere.training.lightning.loop.over_ranks import OverRanks
-from train_anywhere.training.lightning.optim import make_optimizer
+from train_anywhere.training.lightning.optim import ConfiguredOptimizer, make_optimizer
 from train_anywhere.training.lightning.strategies.choose import make_strategy
 from train_anywhere.training.lightning.strategies.fsdp import shard
 from train_anywhere.training.lightning.trainer import make_trainer

@@ -87,6 +87,8 @@ def with_signal(part: Any, batch_size: int, number: int) -> Any:
 
 
 Fit = Callable[..., Outcome]
+MakeConfig = Callable[..., Config]
+MakeRun = Callable[..., tuple[Config, RunDir]]
 
 
 @pytest.fixture
@@ -141,8 +143,8 @@ def assert_equal(a: Any, b: Any, path: str = "") -> None:
         assert a == b, path
 
 
-UNDISTURBED: dict[tuple[str, ...], tuple[Outcome, dict[str, Any], list[dict[str, str]]]] = {}
-"""Results of runs that nothing has stopped: each trains once for all the stops that it is compared with."""
+UNDISTURBED: dict[tuple[str, ...], tuple[RunDir, Outcome, dict[str, Any], list[dict[str, str]]]] = {}
+"""Folders and results of runs that nothing has stopped: each trains once for all the stops that it is compared with."""
 
 
 def result(fit: Fit, config: Config, run: RunDir) -> tuple[Outcome, dict[str, Any], list[dict[str, str]]]:
@@ -158,8 +160,8 @@ def assert_resumes(
     words: tuple[str, ...],
     rows: int = 0,
     **signal_at: int,
-) -> None:
-    """Compare a run that is stopped and resumed with an undisturbed one, bit by bit.
+) -> tuple[RunDir, RunDir]:
+    """Compare a run that is stopped and resumed with an undisturbed one, bit by bit. Return the folders of both.
 
     Args:
         make: makes a run of `words`.
@@ -168,8 +170,9 @@ def assert_resumes(
     """
     key = (make.__module__, *words)
     if key not in UNDISTURBED:
-        UNDISTURBED[key] = result(fit, *make(*words))
-    expected, state, table = UNDISTURBED[key]
+        config, whole = make(*words)
+        UNDISTURBED[key] = whole, *result(fit, config, whole)
+    whole, expected, state, table = UNDISTURBED[key]
     config, run = make(*words)
     assert fit(config, run, **signal_at).state == "preempted"
     second, found, found_table = result(fit, config, run)
@@ -178,3 +181,4 @@ def assert_resumes(
     metrics = [{n: v for n, v in o.metrics.items() if not n.startswith("train/")} for o in (expected, second)]
     assert metrics[0] == metrics[1]
     assert found_table[len(found_table) - rows :] == table[len(table) - rows :]
+    return whole, run

@@ -1,23 +1,28 @@
 # ruff: noqa: E402
-"""One rank of a user's module, started with torchrun's or horovodrun's variables.
+"""One rank of a run, started with torchrun's or horovodrun's variables.
 
     python dropin_rank.py FOLDER OVERRIDE... [-- FOLDER OVERRIDE...]...
 
-Trains in the run folder FOLDER and writes FOLDER/rank-<rank>.json: outcome, and a list of the weights where each rank has them whole.
-An error is its sentence, as {"error": ...}. Several runs come one after another.
+Trains in the run folder FOLDER and writes FOLDER/rank-<rank>.json: outcome, and this rank's part of the weights of a network of `model`.
+An error is its sentence, as {"error": ...}. Several runs come one after another. With SIGNAL_AT=<rank>:<n>, that rank gets SIGTERM while
+it reads its n-th batch.
 """
 
 import gc
 import json
+import os
 import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[4]), str(Path(__file__).resolve().parents[4] / "engine")]
 
 import torch
+from torch.distributed.tensor import DTensor
 
+from engine.tests.training.lightning.conftest import SignalAt
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
@@ -29,6 +34,23 @@ from train_anywhere.files.atomic import write_atomic
 from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning import run as side
+from train_anywhere.training.lightning import setup
+
+networks: list[torch.nn.Module] = []
+build_network, open_splits = setup.build_network, setup.open_splits
+
+
+def remember(*arguments: Any) -> torch.nn.Module:
+    """Build the network that is trained, to look at its weights afterwards."""
+    networks.append(build_network(*arguments))
+    return networks[-1]
+
+
+def with_signal(*arguments: Any, **named: Any) -> Any:
+    """Return the data, with SIGTERM at the chosen place."""
+    rank, read = map(int, os.environ.get("SIGNAL_AT", "-1:0").split(":"))
+    splits = open_splits(*arguments, **named)
+    return replace(splits, train=SignalAt(splits.train, read)) if rank == topology.rank else splits
 
 
 def meet_again(folder: Path) -> Topology:
@@ -43,10 +65,12 @@ def meet_again(folder: Path) -> Topology:
 
 def train(folder: Path, words: list[str], topology: Topology) -> None:
     """Make one run."""
+    networks.clear()
     try:
         config = load(compose(to_hydra_overrides(words)))
         outcome = side.train(config, RankProcess(RunDir(folder), topology, stop))
-        result = asdict(outcome)
+        own = [p.to_local() if isinstance(p, DTensor) else p for n in networks for p in n.parameters()]
+        result = asdict(outcome) | {"weights": [p.flatten().tolist() for p in own]}
     except ProjectError as error:
         result = {"error": str(error), "kind": type(error).__name__}
     (folder / f"rank-{topology.rank}.json").write_text(json.dumps(result))
@@ -54,6 +78,7 @@ def train(folder: Path, words: list[str], topology: Topology) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    setup.build_network, setup.open_splits = remember, with_signal
     topology, stop, words = discover(), Stop().install(), sys.argv[1:]
     ranks = topology
     while words:

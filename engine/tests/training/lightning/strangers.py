@@ -46,11 +46,6 @@ def untested() -> dict[str, Any]:
     return {"train": Rows(ROWS), "val": Rows(VAL, 1)}
 
 
-def two_sets(noise: float = 0.0) -> dict[str, Any]:
-    """Two sets to validate with."""
-    return {"train": Rows(ROWS, noise=noise), "val": [Rows(VAL, 1), Rows(VAL, 3)], "test": Rows(VAL, 2)}
-
-
 class Plain(pl.LightningModule):
     """A step, metrics by log_dict, and whatever optimizer it is given."""
 
@@ -79,13 +74,6 @@ class Plain(pl.LightningModule):
 
     def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
         self.log("test_loss", functional.mse_loss(self(batch["x"]), batch["y"]))
-
-
-class Several(Plain):
-    """A validation of several sets."""
-
-    def validation_step(self, batch: dict[str, Any], batch_idx: int, dataloader_idx: int = 0) -> None:
-        super().validation_step(batch, batch_idx)
 
 
 class Plateau(Plain):

@@ -6,16 +6,12 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from train_anywhere.config.command.command_line import to_hydra_overrides
-from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError
-from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning.inference import open_trained_model
 
-from .conftest import Fit, final_state
+from .conftest import Fit, MakeRun, final_state
 from .state_strangers import Net
 
-MakeRun = Callable[..., tuple[Config, RunDir]]
 HERE = "engine.tests.training.lightning.state_strangers"
 KINDS = ("Schedule", "Around", "Waits", "Metrics", "Counted", "Order", "Workers", "Probed")
 """Plain values, buffers and layers in lists are drawn by the differential test."""
@@ -28,7 +24,7 @@ def losses_of(make_run: MakeRun, fit: Fit) -> Callable[..., list[Any]]:
     def train(kind: str, *stops: int, words: tuple[str, ...] = ()) -> list[Any]:
         named = [f"task._target_={HERE}.{kind}", f"data._target_={HERE}.loader", f"data.kind={kind}"]
         short = ["trainer.max_epochs=3", "monitor.progress=none", "trainer.accelerator=cpu"]
-        config, run = make_run(*to_hydra_overrides([*named, *short, *words]))
+        config, run = make_run(*named, *short, *words)
         Net.losses.clear()
         for stop in stops:
             Net.stop_at = stop
@@ -59,7 +55,7 @@ def test_weights_that_a_step_adds_are_named(losses_of: Any, capfd: pytest.Captur
 
 def test_weights_that_only_training_adds_are_left_out_of_the_model(losses_of, make_run, fit, capfd) -> None:
     words = [f"task._target_={HERE}.Probed", f"data._target_={HERE}.loader", "data.kind=Probed"]
-    config, run = make_run(*to_hydra_overrides([*words, "trainer.max_epochs=1", "trainer.accelerator=cpu"]))
+    config, run = make_run(*words, "trainer.max_epochs=1", "trainer.accelerator=cpu")
     fit(config, run)
     newest = run.checkpoints / (run.checkpoints / "newest").read_text().strip()
     model = open_trained_model(config, newest)
@@ -78,7 +74,7 @@ def test_an_end_that_user_code_asked_for_survives_a_stop(at: int, losses_of: Any
 
 def test_the_curve_of_validated_batches_continues(make_run: MakeRun, fit: Fit) -> None:
     words = [f"task._target_={HERE}.Validates", f"data._target_={HERE}.both", "data.kind=Validates"]
-    config, run = make_run(*to_hydra_overrides([*words, "trainer.max_epochs=3", "trainer.accelerator=cpu"]))
+    config, run = make_run(*words, "trainer.max_epochs=3", "trainer.accelerator=cpu")
     Net.losses.clear()
     for stop in (8, 0):
         Net.stop_at = stop

@@ -11,9 +11,8 @@ from engine.tests.training.rank_processes import run_ranks
 from tools.testing.weights import final_weights, largest_difference
 from train_anywhere.distributed.packages import horovod_problem
 
-from .test_ddp import places
+from .test_ddp import RANK, places
 
-RANK = Path(__file__).with_name("dropin_rank.py")
 HERE = "engine.tests.training.lightning.strangers"
 WORDS = (
     "data.batch_size=10",  # 37 rows to validate: 7 in the last batch
@@ -162,3 +161,41 @@ def test_a_data_module_gets_its_batch_size_as_typed(module: str, batch: int, tmp
     ranks = train(tmp_path, 2, "Plain", "rows", "strategy=ddp", *words)
     assert [rank["step"] for rank in ranks] == [2 * 64 // batch] * 2
     assert ranks[0]["metrics"]["val_rows"] == 32
+
+
+UNEVEN = "engine.tests.training.lightning.uneven_strangers"
+UNEVEN_WORDS = (
+    f"data._target_={UNEVEN}.numbers", "strategy=ddp", "trainer.devices=2", "data.batch_size=10", "trainer.max_epochs=1",
+    "trainer.log_every_n_steps=1", "checkpoint.monitor=val_sync", "checkpoint.mode=min",
+)  # fmt: skip
+MEAN = 88.0  # of the squares of 0..16
+
+
+def test_ranks_with_different_numbers_of_rows(tmp_path: Path) -> None:
+    """Three runs in the same two processes, which take seconds to start."""
+    logging, misfit, zero = train_runs(2, [
+        (tmp_path / "logging", *UNEVEN_WORDS, f"task._target_={UNEVEN}.Logging", "loggers=mlflow"),
+        (tmp_path / "misfit", *UNEVEN_WORDS, f"task._target_={UNEVEN}.Misfit"),
+        (tmp_path / "zero", *UNEVEN_WORDS, f"task._target_={UNEVEN}.Logging", "checkpoint.monitor=val_zero"),
+    ])  # fmt: skip
+    check_values(logging)
+    for rank in misfit:
+        assert "all_gather got tensors of the shapes [2, 3], [2, 4] from ranks 0 to 1" in rank["error"]
+    assert zero[0] == zero[1]
+    assert "logged with rank_zero_only=True" in zero[0]["error"]
+
+
+def check_values(ranks: list[dict[str, Any]]) -> None:
+    """Compare each value with that of all rows."""
+    for rank in ranks:
+        assert "error" not in rank
+        got = rank["metrics"]
+        for kind in ("val", "test"):
+            names = (
+                "sync", "own", "given", "dict", "group", "torchmetrics", "forked_epoch", "own_forked_epoch",
+            )  # fmt: skip
+            assert {n: got[f"{kind}_{n}"] for n in names} == pytest.approx(dict.fromkeys(names, MEAN))
+            for sync in (False, True):
+                assert [got[f"{kind}_{n}_{sync}"] for n in ("sum", "max", "min")] == [1496.0, 256.0, 0.0]
+        assert got["val_gathered"] == MEAN
+        assert got["train_sync_epoch"] == got["train_own_epoch"]

@@ -4,18 +4,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 import torch
 
-from train_anywhere.config.schema import Config
 from train_anywhere.errors import STOPPED
 from train_anywhere.files import ROOT
-from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning.loaders import protect_workers
 
-MakeRun = Callable[..., tuple[Config, RunDir]]
+from .conftest import MakeRun
 
 RANK = f"""
 import sys

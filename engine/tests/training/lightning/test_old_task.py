@@ -1,6 +1,6 @@
 """Tasks of version 0.1 train, with one note."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -8,12 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from train_anywhere import tasks
-from train_anywhere.config.schema import Config
-from train_anywhere.runs.folder import RunDir
 
-from .conftest import Fit, assert_resumes
+from .conftest import Fit, MakeRun, assert_resumes
 
-MakeRun = Callable[..., tuple[Config, RunDir]]
 WORDS = (
     "data=friedman", "model=mlp", "model.hidden=[16]", "model.dropout=0.2", f"task._target_={__name__}.Table", "data.batch_size=96",
     "trainer.max_epochs=2", "trainer.limit_train_batches=8", "trainer.accelerator=cpu",

@@ -1,21 +1,21 @@
 """Optimizers."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
+from train_anywhere.training.lightning.loop.course import Course
 from train_anywhere.training.lightning.optim import (
     BASE_LR,
+    ConfiguredOptimizer,
     apply_settings,
     configure_optimizer,
     make_optimizer,
 )
 from train_anywhere.training.plan import Plan
 
-MakeConfig = Callable[..., Config]
+from .conftest import MakeConfig
 
 
 def two_steps(config: Config) -> torch.Tensor:
@@ -121,13 +121,13 @@ def test_groups_by_pattern(make_config: MakeConfig) -> None:
 
 
 def test_the_schedule_multiplies_the_rate_of_each_group(make_config: MakeConfig) -> None:
-    from train_anywhere.training.lightning.optim import set_learning_rate
-
     config = make_config(*GROUPS, "schedule=cosine", "schedule.warmup_epochs=1", "optimizer.scale_lr=linear")
     plan = Plan(8, 4, 1, 4, 2, 8, 4, 0, 0)
     optimizer = configure_optimizer(config, plan, network(), 2)
     assert [group["lr"] for group in optimizer.param_groups] == [1.0, 0.25, 0.25, 1.0]
-    set_learning_rate(config, plan, 1, 2, optimizer)
+    callback = ConfiguredOptimizer(None, config, course := Course(plan), 2)  # type: ignore[arg-type]
+    callback.trained, course.steps_done = network(), 1
+    callback.on_before_optimizer_step(None, None, optimizer)  # type: ignore[arg-type]
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.125, 0.125, 0.5]
 
 

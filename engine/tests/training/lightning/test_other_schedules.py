@@ -1,17 +1,12 @@
 """Torch's schedules and optimizers for a native task step in time and resume bit for bit."""
 
-from collections.abc import Callable
-
 import pytest
 
-from train_anywhere.config.command.command_line import to_hydra_overrides
-from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.runs.folder import RunDir
 
-from .conftest import Fit, assert_resumes
+from .conftest import Fit, MakeRun, assert_resumes
 
-MakeRun = Callable[..., tuple[Config, RunDir]]
 TABLE = (
     "task=regression", "data=friedman", "data.length=480", "data.val_length=96", "model=mlp", "model.hidden=[8]",
 )  # fmt: skip
@@ -32,15 +27,13 @@ def rates(run: RunDir) -> list[float]:
 @pytest.mark.parametrize("place", [{"train": 8}, {"val": 2}, {"train": 10}], ids=str)
 @pytest.mark.quick("{'train': 10}-each step")
 def test_stop_and_resume_changes_no_bit(schedule, place, make_run, fit) -> None:
-    words = to_hydra_overrides(
-        [*SHORT, *schedule, "optimizer._target_=torch.optim.NAdam", "optimizer.no_decay=[bias]"]
-    )
-    assert_resumes(make_run, fit, tuple(words), rows=15, **place)
+    words = (*SHORT, *schedule, "optimizer._target_=torch.optim.NAdam", "optimizer.no_decay=[bias]")
+    assert_resumes(make_run, fit, words, rows=15, **place)
 
 
 def test_a_cycle_is_asked_at_each_step(make_run: MakeRun, fit: Fit) -> None:
     """It has the run's length, and the row of a step has the rate of that step."""
-    config, run = make_run(*to_hydra_overrides([*SHORT, *CYCLE]))
+    config, run = make_run(*SHORT, *CYCLE)
     fit(config, run)
     found = rates(run)
     assert (
@@ -52,7 +45,7 @@ def test_a_cycle_is_asked_at_each_step(make_run: MakeRun, fit: Fit) -> None:
 
 
 def test_a_plateau_must_be_sought_in_the_right_direction(make_run: MakeRun, fit: Fit) -> None:
-    config, run = make_run(*to_hydra_overrides([*SHORT, *PLATEAU, "checkpoint.monitor=val/r2"]))
+    config, run = make_run(*SHORT, *PLATEAU, "checkpoint.monitor=val/r2")
     with pytest.raises(ConfigError, match=r"watches val/r2, of which the max is best; use schedule.mode=max"):
         fit(config, run)
 
@@ -63,6 +56,6 @@ def test_averaged_weights_of_lightning(make_run: MakeRun, fit: Fit) -> None:
         "callbacks.swa._target_=lightning.pytorch.callbacks.StochasticWeightAveraging",
         "callbacks.swa.swa_lrs=0.01",
     )
-    config, run = make_run(*to_hydra_overrides([*SHORT, *words, "callbacks.swa.swa_epoch_start=1"]))
+    config, run = make_run(*SHORT, *words, "callbacks.swa.swa_epoch_start=1")
     outcome = fit(config, run)
     assert (outcome.state, outcome.epoch, outcome.step) == ("completed", 3, 15)

@@ -1,7 +1,6 @@
 """A Lightning without one of the private names costs one feature, and not the run."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,34 +8,20 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from train_anywhere.config.command.command_line import to_hydra_overrides
-from train_anywhere.config.schema import Config
 from train_anywhere.files.removal import print_once
-from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning import private
 from train_anywhere.training.lightning.dropin.validated_weights import overrides
 
 from . import strangers
-from .conftest import Fit
+from .conftest import Fit, MakeRun
 
-MakeRun = Callable[..., tuple[Config, RunDir]]
 NAMES = (
-    "_results",
-    "_logger_connector",
-    "_data_fetcher",
-    "_broadcast_sigterm_tensor",
-    "_seen_batches_per_dataloader",
-)
+    "_results", "_logger_connector", "_data_fetcher", "_broadcast_sigterm_tensor", "_seen_batches_per_dataloader",
+)  # fmt: skip
 RUN = (
-    "model=mlp",
-    "data=digits",
-    "data.batch_size=96",
-    "trainer.limit_train_batches=6",
-    "trainer.max_epochs=2",
-    "monitor.progress=none",
-    "trainer.log_every_n_steps=3",
-    "trainer.accelerator=cpu",
-)
+    "model=mlp", "data=digits", "data.batch_size=96", "trainer.limit_train_batches=6", "trainer.max_epochs=2",
+    "monitor.progress=none", "trainer.log_every_n_steps=3", "trainer.accelerator=cpu",
+)  # fmt: skip
 
 
 def take_away(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +38,7 @@ def take_away(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_needs_no_private_name(name, make_run, fit, monkeypatch, capsys) -> None:
     take_away(name, monkeypatch)
     print_once.cache_clear()
-    config, run = make_run(*to_hydra_overrides([*RUN]))
+    config, run = make_run(*RUN)
     assert fit(config, run, train=4).state == "preempted"
     done = fit(config, run)
     assert (done.state, done.step) == ("completed", 12)
@@ -79,13 +64,11 @@ def test_hooks_are_found_on_classes_and_objects() -> None:
 
 
 def test_the_loop_s_part_of_a_checkpoint_is_lightning_s(make_run: MakeRun, fit: Fit) -> None:
-    config, run = make_run(*to_hydra_overrides([*RUN]))
+    config, run = make_run(*RUN)
     fit(config, run)
     newest = run.checkpoints / (run.checkpoints / "newest").read_text().strip()
     loops = torch.load(newest / "model.ckpt", weights_only=True)["loops"]["fit_loop"]
     batches = loops["epoch_loop.batch_progress"]["total"]
     assert batches == {"ready": 12, "completed": 12, "started": 12, "processed": 12}
-    assert loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]["total"] == {
-        "ready": 12,
-        "completed": 12,
-    }
+    steps = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]["total"]
+    assert steps == {"ready": 12, "completed": 12}

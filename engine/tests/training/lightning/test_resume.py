@@ -1,18 +1,18 @@
 """A run that was stopped and resumed ends with the same bits as one that was not."""
 
-from collections.abc import Callable
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.checkpoints.store import CheckpointStore
-from train_anywhere.config.schema import Config
-from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.training.lightning.loop.steps import resume_position
+from train_anywhere.training.plan import make_user_plan
 
-from .conftest import Fit, assert_equal, final_state
-
-MakeRun = Callable[..., tuple[Config, RunDir]]
+from .conftest import Fit, MakeRun, assert_equal, assert_resumes, final_state
 
 EVERYTHING = (
     "model=mlp",
@@ -28,20 +28,26 @@ EVERYTHING = (
 )
 """Dropout, accumulation, clipping, a schedule (cosine), early stopping."""
 
-STOPS = {
-    "in the first window of an epoch": {"train": 15},
-    "in the middle of a window": {"train": 20},
-    "in the last batch before the end of an epoch": {"train": 25},
-    "at the end of an epoch": {"train": 26},
-    "at the end of the first epoch": {"train": 13},
-    "in the first validation batch": {"val": 1},
-    "in the middle of a validation": {"val": 3},
-    "at the end of the run": {"train": 39},
-    "in the last validation": {"val": 6},
-    "in the test": {"test": 2},
+WITHIN = ("trainer.val_check_interval=3", "checkpoint.keep_last=99")
+STOPS: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
+    "in the first window of an epoch": ((), {"train": 15}),
+    "in the middle of a window": ((), {"train": 20}),
+    "in the last batch before the end of an epoch": ((), {"train": 25}),
+    "at the end of an epoch": ((), {"train": 26}),
+    "at the end of the first epoch": ((), {"train": 13}),
+    "in the first validation batch": ((), {"val": 1}),
+    "in the middle of a validation": ((), {"val": 3}),
+    "at the end of the run": ((), {"train": 39}),
+    "in the last validation": ((), {"val": 6}),
+    "in the test": ((), {"test": 2}),
+    "before a validation within an epoch": (WITHIN, {"train": 6}),
+    "in its first batch": (WITHIN, {"val": 1}),
+    "right after it": (WITHIN, {"val": 2}),
+    "in the batch after it": (WITHIN, {"train": 7}),
+    "right after the second one": (WITHIN, {"val": 4}),
 }
 QUICK = (
-    "in the middle of a window", "at the end of the first epoch", "in the middle of a validation", "in the test",
+    "in the middle of a window", "at the end of the first epoch", "in the middle of a validation", "in the test", "right after it",
 )  # fmt: skip
 
 
@@ -49,11 +55,6 @@ def checkpoint_facts(run: RunDir) -> list[tuple[int, int, int, float | None]]:
     """Step, position and value of all checkpoints."""
     found = CheckpointStore(run.checkpoints, "max", 1).all()
     return [(s.step, s.epoch, s.batch, s.value) for s in found]
-
-
-def evaluated(outcome: Outcome) -> dict[str, float]:
-    """Return the metrics of validation and test. Those of training restart in each attempt."""
-    return {name: value for name, value in outcome.metrics.items() if not name.startswith("train/")}
 
 
 def validations(run: RunDir) -> list[list[str]]:
@@ -65,55 +66,18 @@ def validations(run: RunDir) -> list[list[str]]:
 @pytest.mark.parametrize(
     "place", [p if p in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in STOPS]
 )
-@pytest.mark.quick("at the end of the first epoch")
+@pytest.mark.quick("at the end of the first epoch", "right after it")
 def test_stop_and_resume_changes_no_bit(place: str, make_run: MakeRun, fit: Fit) -> None:
-    config, whole = make_run(*EVERYTHING)
-    expected = fit(config, whole)
-    assert (expected.state, expected.epoch, expected.step) == ("completed", 3, 21)
-
-    config, parts = make_run(*EVERYTHING)
-    first = fit(config, parts, **STOPS[place])
-    assert first.state == "preempted"
-    second = fit(config, parts)
-
-    assert (second.state, second.epoch, second.step) == ("completed", 3, 21)
-    assert evaluated(second) == evaluated(expected)
-    assert_equal(final_state(parts), final_state(whole))
+    words, stop = STOPS[place]
+    whole, parts = assert_resumes(make_run, fit, (*EVERYTHING, *words), **stop)
     assert checkpoint_facts(parts)[-1] == checkpoint_facts(whole)[-1]
     assert validations(parts) == validations(whole)
-
-
-WITHIN = {
-    "before a validation": {"train": 6},
-    "in its first batch": {"val": 1},
-    "right after it": {"val": 2},
-    "in the batch after it": {"train": 7},
-    "right after the second one": {"val": 4},
-}
-
-
-@pytest.mark.parametrize(
-    "place", [p if p == "right after it" else pytest.param(p, marks=pytest.mark.slow) for p in WITHIN]
-)
-def test_a_stop_at_a_validation_within_an_epoch_changes_no_bit(place, make_run, fit) -> None:
-    words = (*EVERYTHING, "trainer.val_check_interval=3", "checkpoint.keep_last=99")
-    config, whole = make_run(*words)
-    expected = fit(config, whole)
-    assert [row[0] for row in validations(whole)] == ["3", "6", "10", "13", "17", "20"]
-    facts = checkpoint_facts(whole)
-    assert [(step, epoch, batch) for step, epoch, batch, value in facts if value is not None] == [
-        (3, 0, 6), (6, 0, 12), (10, 1, 6), (13, 1, 12), (17, 2, 6), (20, 2, 12)
-    ]  # fmt: skip
-
-    config, parts = make_run(*words)
-    first = fit(config, parts, **WITHIN[place])
-    assert first.state == "preempted"
-    assert (checkpoint_facts(parts)[-1][3] is not None) == place.startswith("right after")
-    second = fit(config, parts)
-    assert evaluated(second) == evaluated(expected)
-    assert_equal(final_state(parts), final_state(whole))
-    assert [f for f in checkpoint_facts(parts) if f[3] is not None] == [f for f in facts if f[3] is not None]
-    assert validations(parts) == validations(whole)
+    if words:
+        facts, validated = ([f for f in checkpoint_facts(r) if f[3] is not None] for r in (parts, whole))
+        assert facts == validated
+        assert [fact[:3] for fact in facts] == [
+            (3, 0, 6), (6, 0, 12), (10, 1, 6), (13, 1, 12), (17, 2, 6), (20, 2, 12)
+        ]  # fmt: skip
 
 
 def test_early_stopping_counts_validations_within_an_epoch(make_run: MakeRun, fit: Fit) -> None:
@@ -216,3 +180,25 @@ def test_new_settings_of_the_optimizer_apply(make_run: MakeRun, fit: Fit) -> Non
     assert group["lr"] < 1e-12
     weight = "network.1.weight"
     assert (after["state_dict"][weight] - before[weight]).abs().max() < 1e-7
+
+
+@pytest.mark.parametrize(
+    ("batches", "step", "epoch", "batch", "expected"),
+    [
+        (4, 6, 1, 2, (1, 2)),
+        (4, 8, 1, 4, (2, 0)),
+        (4, 6, 4, 1, (4, 1)),  # epochs had fewer steps: batches were skipped, or accumulated
+        (math.inf, 6, 1, 2, (1, 2)),  # the number of epochs is not known
+        (math.inf, 10, 2, 2, (3, 0)),
+        (4, 10, 3, 0, (3, 0)),
+        (4, 38, 9, 3, (9, 0)),  # a run with more epochs
+        (5, 7, 2, 6, (2, 3)),  # of one rank with 10 batches per epoch, on two
+    ],
+)
+def test_resume_position(batches, step, epoch, batch, expected, make_config) -> None:
+    plan = make_user_plan(
+        make_config("trainer.max_steps=10", "trainer.max_epochs=9"), batches, True, False, None
+    )
+    saved = SavedCheckpoint(step, epoch, batch, {}, None, "lightning", Path())
+    ranks = 0.5 if batches == 5 else 1.0
+    assert resume_position(saved, plan, 9, ranks, last=False, over=step >= 10) == expected

@@ -4,26 +4,24 @@ import logging
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.strategies import DDPStrategy
 
 from src.data.digits import open_digits
 from src.tasks.lightning.classification import Classification
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
 from train_anywhere.checkpoints.store import CheckpointStore
-from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files import ROOT
 from train_anywhere.job.rank_process import SIGNALS
-from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.plan import build_network
 
-from .conftest import Fit, final_state, load_state
+from .conftest import Fit, MakeRun, final_state, load_state
 
-MakeRun = Callable[..., tuple[Config, RunDir]]
 SHORT = ("model=mlp", "trainer.max_epochs=2", "monitor.progress=none")
 
 
@@ -126,18 +124,6 @@ def test_checkpoints_within_an_epoch(make_run: MakeRun, fit: Fit) -> None:
     assert steps == [5, 10, 15, 20, 25, 26]
 
 
-def test_only_some_epochs_are_validated(make_run: MakeRun, fit: Fit) -> None:
-    config, run = make_run("model=mlp", "trainer.max_epochs=5", "trainer.check_val_every_n_epoch=2")
-    fit(config, run)
-    rows = [line.split(",") for line in run.metrics_csv.read_text().splitlines()[1:]]
-    assert [row[1] for row in rows if row[5]] == ["2", "4"]
-
-
-def test_a_run_without_validation_and_test(make_run: MakeRun, fit: Fit) -> None:
-    config, run = make_run(*SHORT, "trainer.limit_val_batches=0", "trainer.limit_test_batches=0")
-    assert fit(config, run).metrics.keys() == {"train/loss", "train/acc"}
-
-
 @pytest.mark.slow
 def test_tensorflow_is_never_loaded(make_run: MakeRun, tmp_path: Path) -> None:
     """Not by tensorboard either, which takes its file functions from TensorFlow where it can."""
@@ -166,3 +152,27 @@ def test_no_thread_of_the_process_group_outlives_the_training(strategy, make_run
 def thread_names() -> list[str]:
     """Return the system's names of the threads of this process."""
     return [(thread / "comm").read_text().strip() for thread in Path("/proc/self/task").iterdir()]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.quick("ddp")
+def test_no_rank_waits_for_the_others_after_a_checkpoint(strategy, make_run, fit, monkeypatch) -> None:
+    """Lightning has a barrier there. All its other barriers are reached."""
+    waited: list[str] = []
+
+    def barrier(self: DDPStrategy, *names: Any) -> None:
+        waited.extend(names)
+
+    monkeypatch.setattr(DDPStrategy, "barrier", barrier)
+    config, run = make_run(
+        "model=mlp",
+        f"strategy={strategy}",
+        "trainer.devices=1",
+        "trainer.accelerator=cpu",
+        "trainer.max_epochs=2",
+        "monitor.progress=none",
+    )
+    fit(config, run)
+    assert len(CheckpointStore(run.checkpoints, "max", 9).all()) == 2
+    assert waited
+    assert not [name for name in waited if "checkpoint" in str(name)]

@@ -1,7 +1,6 @@
 """Trained parameters and layer modes are the same after a resume, on one rank and two."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,16 @@ from torch.nn import functional
 from torch.utils.data import default_collate
 
 from tools.testing.weights import final_weights, largest_difference
-from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning.inference import open_trained_model
 
-from .conftest import Fit, assert_resumes, final_state
+from .conftest import Fit, MakeRun, assert_resumes, final_state
 from .test_dropin_ranks import train, train_runs
 from .test_resume import EVERYTHING
 from .weights_strangers import Parted, rows
 
-MakeRun = Callable[..., tuple[Config, RunDir]]
 HERE = "engine.tests.training.lightning.weights_strangers"
 LIGHTNING = "lightning.pytorch.callbacks"
 BACKBONE = (
@@ -65,7 +62,7 @@ def stranger(make_run: MakeRun) -> MakeRun:
     def make(module: str, *overrides: str) -> tuple[Config, RunDir]:
         names = (f"task._target_={HERE}.{module}", f"data._target_={HERE}.rows", "data.batch_size=10")
         short = ("trainer.max_epochs=3", "monitor.progress=none", "trainer.accelerator=cpu")
-        return make_run(*to_hydra_overrides([*names, *short, *overrides]))
+        return make_run(*names, *short, *overrides)
 
     return make
 
@@ -92,18 +89,26 @@ STOP = (f"callbacks.s._target_={HERE}.Stopping", "callbacks.s.step=14")
 DDP = ("strategy=ddp", "trainer.devices=2")
 
 
-QUICK = ("BackboneFinetuning", "averages at the end")
+QUICK = ["BackboneFinetuning", "averages at the end"]
 SLOW = [c for c in CASES if c not in (*QUICK, "in the middle of an epoch", "averages and normalization")]
 
 
-@pytest.mark.parametrize("cases", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)])
+FEW = ["BackboneFinetuning", "in on_train_epoch_start"]
+
+
 @pytest.mark.slow
-def test_two_ranks_train_and_resume_as_one(cases: list[str], tmp_path: Path) -> None:
-    runs = []
+@pytest.mark.parametrize(
+    ("strategy", "cases"),
+    [("ddp", QUICK), ("ddp", SLOW), ("fsdp", FEW), pytest.param("horovod", FEW, marks=pytest.mark.horovod)],
+)
+def test_two_ranks_train_and_resume_as_one(strategy, cases, require, tmp_path) -> None:
+    require(strategy != "horovod" or not horovod_problem("torch"), "run `make horovod`")
+    runs, words = [], (f"strategy={strategy}", "trainer.devices=2")
     for case in cases:
-        runs += [run_of(tmp_path / f"{case} whole", case, *DDP)]
-        runs += [run_of(tmp_path / f"{case} parts", case, *DDP, *more) for more in (STOP, ())]
-    train_runs(2, runs)
+        runs += [run_of(tmp_path / f"{case} whole", case, *words)]
+        runs += [run_of(tmp_path / f"{case} parts", case, *words, *more) for more in (STOP, ())]
+    for together in [runs] if strategy == "ddp" else [[run] for run in runs]:
+        train_runs(2, together)
     train_runs(1, [run_of(tmp_path / f"{case} alone", case, "strategy=single") for case in cases])
     for case in cases:
         whole, parts, alone = (
@@ -130,22 +135,6 @@ def test_what_two_ranks_do_not_train_together_ends_the_run_at_once(tmp_path: Pat
     for rank in one:
         assert differs in rank["error"]
         assert rank["kind"] == "RanksDifferError"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ["BackboneFinetuning", "in on_train_epoch_start"])
-@pytest.mark.parametrize("strategy", ["fsdp", pytest.param("horovod", marks=pytest.mark.horovod)])
-def test_other_strategies_follow_what_is_trained(strategy, case, require, tmp_path) -> None:
-    require(strategy != "horovod" or not horovod_problem("torch"), "run `make horovod`")
-    words = (f"strategy={strategy}", "trainer.devices=2")
-    train_runs(2, [run_of(tmp_path / "whole", case, *words)])
-    for more in (STOP, ()):
-        train_runs(2, [run_of(tmp_path / "parts", case, *words, *more)])
-    train_runs(1, [run_of(tmp_path / "alone", case, "strategy=single")])
-    whole, parts, alone = (final_weights(tmp_path / how) for how in ("whole", "parts", "alone"))
-    assert (tmp_path / "parts" / "checkpoints" / "00000015").is_dir()
-    assert largest_difference(whole, parts) == 0
-    assert largest_difference(whole, alone) < 1e-5
 
 
 @pytest.mark.parametrize("found", [None, "true"])
@@ -179,7 +168,7 @@ def test_one_model_is_validated_tested_evaluated_and_exported(case, stranger, fi
 
 
 def test_averages_of_a_bundled_task_are_evaluated(make_run: MakeRun, fit: Fit) -> None:
-    config, run = make_run(*EVERYTHING, *to_hydra_overrides(EMA), "checkpoint.monitor=val/loss")
+    config, run = make_run(*EVERYTHING, *EMA, "checkpoint.monitor=val/loss")
     outcome = fit(config, run)
     folder = run.checkpoints / (run.checkpoints / "best").read_text().strip()
     trained = open_trained_model(config, folder)

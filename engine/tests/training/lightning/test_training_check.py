@@ -1,18 +1,14 @@
 """A run that trained nothing has failed. Skipped batches are counted in a message."""
 
 import csv
-from collections.abc import Callable
 
 import pytest
 
-from train_anywhere.config.schema import Config
 from train_anywhere.errors import ProjectError
 from train_anywhere.files.removal import print_once
-from train_anywhere.runs.folder import RunDir
 
-from .conftest import Fit
+from .conftest import Fit, MakeRun
 
-MakeRun = Callable[..., tuple[Config, RunDir]]
 HERE = "engine.tests.training.lightning.ending_strangers"
 SHORT = (
     f"task._target_={HERE}.Learns", "data.batch_size=8", "trainer.max_epochs=2", "monitor.progress=plain", "trainer.accelerator=cpu",

@@ -9,19 +9,15 @@ import torch
 from torch.utils.data import DataLoader, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from train_anywhere.config.command.command_line import to_hydra_overrides
-from train_anywhere.config.schema import Config
 from train_anywhere.data.torch.loader import EpochSampler
 from train_anywhere.job.rank_process import Stop
-from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning.dropin.user_data import opener, wrap
 from train_anywhere.training.lightning.strategies.choose import OneDevice
 from train_anywhere.training.lightning.strategies.hooks import RESTORED, RUNS, SharedBatches, shares_rows
 
-from .conftest import Fit
+from .conftest import Fit, MakeRun
 from .loader_strangers import ROWS, Keeps, Rows
 
-MakeRun = Callable[..., tuple[Config, RunDir]]
 HERE = "engine.tests.training.lightning.loader_strangers"
 
 
@@ -32,7 +28,7 @@ def rows_of(make_run: MakeRun, fit: Fit) -> Callable[..., list[Any]]:
     def train(kind: str, *stops: int) -> list[Any]:
         words = [f"task._target_={HERE}.Keeps", f"data._target_={HERE}.drawing", f"data.kind={kind}"]
         short = ["trainer.max_epochs=3", "monitor.progress=none", "trainer.accelerator=cpu"]
-        config, run = make_run(*to_hydra_overrides([*words, *short]))
+        config, run = make_run(*words, *short)
         Keeps.seen.clear()
         for stop in stops:
             Rows.reads, Rows.stop_at = 0, stop

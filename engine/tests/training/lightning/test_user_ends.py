@@ -1,18 +1,14 @@
 """Exceptions of user code are errors, also a StopIteration of a row. One of a step ends the epoch, as with Lightning alone."""
 
 import traceback
-from collections.abc import Callable
 
 import pytest
 
-from train_anywhere.config.schema import Config
 from train_anywhere.errors import SignalsAsErrors
-from train_anywhere.runs.folder import RunDir
 
-from .conftest import Fit
+from .conftest import Fit, MakeRun
 from .ending_strangers import RAISED
 
-MakeRun = Callable[..., tuple[Config, RunDir]]
 HERE = "engine.tests.training.lightning.ending_strangers"
 SHORT = (
     "data.batch_size=8", "trainer.max_epochs=1", "monitor.progress=none", "trainer.accelerator=cpu", "checkpoint.monitor=val_loss",

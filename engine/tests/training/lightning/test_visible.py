@@ -14,15 +14,13 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from engine.tests.training.tracking.wandb_log import read_history
-from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.runs.folder import RunDir
 
 from . import visible_strangers as strangers
-from .conftest import Fit
+from .conftest import Fit, MakeRun
 
-MakeRun = Callable[..., tuple[Config, RunDir]]
 HERE = "engine.tests.training.lightning.visible_strangers"
 PUBLIC = "engine.tests.training.lightning.public_strangers"
 
@@ -38,7 +36,7 @@ def run(make_run: MakeRun) -> Callable[..., tuple[Config, RunDir]]:
             "trainer.max_epochs=2",
             "monitor.progress=none",
         ]
-        return make_run(*to_hydra_overrides([*names, "trainer.accelerator=cpu", *words]))
+        return make_run(*names, "trainer.accelerator=cpu", *words)
 
     return make
 
@@ -66,7 +64,7 @@ def test_attributes_of_the_trainer_are_those_of_lightning(run: Any, fit: Fit, tm
         fit(replace(config, trainer=replace(config.trainer, max_epochs=epochs)), folder)
         assert saved_before is not None or theirs.keys() == strangers.SEEN.keys()
         # what else a resumed run shows is that of an uninterrupted one
-        names = {"weights of", "num_val_batches", "num_sanity_val_batches"}
+        names = {"ckpt_path", "num_val_batches", "num_sanity_val_batches", "val_dataloaders"}
         different = {
             f"{hook}: {name}": (value, strangers.SEEN[hook][name])
             for hook in theirs.keys() & strangers.SEEN.keys()
@@ -132,7 +130,7 @@ def public(make_run: MakeRun, fit: Fit) -> Callable[..., RunDir]:
             "trainer.max_epochs=2",
             "monitor.progress=none",
         ]
-        config, folder = make_run(*to_hydra_overrides([*names, "trainer.accelerator=cpu", *words]))
+        config, folder = make_run(*names, "trainer.accelerator=cpu", *words)
         fit.outcome = fit(config, folder)  # type: ignore[attr-defined]
         assert fit.outcome.state == "completed"  # type: ignore[attr-defined]
         return folder
@@ -146,8 +144,8 @@ def columns(run: RunDir) -> dict[str, list[str]]:
     return {name: [row[name] for row in rows if row[name]] for name in rows[0]}
 
 
-def test_the_gan_of_lightning_draws_for_all_loggers(public: Any) -> None:
-    run = public("Gan")
+def test_pictures_are_drawn_for_all_loggers(public: Any) -> None:
+    run = public("Draws")
     events = EventAccumulator(str(run.tensorboard), size_guidance={"images": 0}).Reload()
     assert [image.step for image in events.Images("generated_images")] == [0, 1]
     assert {"g_loss", "d_loss"} <= columns(run).keys()
@@ -228,7 +226,7 @@ def test_a_resume_of_a_pruned_model_is_a_line(make_run, fit, capsys) -> None:
         "trainer.accelerator=cpu",
         "monitor.progress=plain",
     ]
-    config, run = make_run(*to_hydra_overrides([*words, *short]))
+    config, run = make_run(*words, *short)
     fit(config, run)
     assert "without their masks" not in capsys.readouterr().out
     fit(replace(config, trainer=replace(config.trainer, max_epochs=3)), run)

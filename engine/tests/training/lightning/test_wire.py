@@ -1,6 +1,6 @@
 """A step of the Trainer sends exactly the bytes and operations of a loop by hand."""
 
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,33 +17,18 @@ def collectives(sent: Sent) -> int:
 
 
 @pytest.mark.slow
-def test_a_step_sends_what_plain_ddp_sends() -> None:
-    plain, ours = count("lightning", "raw", "ddp"), count("lightning", "ours", "ddp")
-    assert plain["steps"]["gloo:all_reduce"] == STEPS  # the gradients: one bucket
-    assert plain["steps"]["gloo:all_reduce bytes"] == STEPS * WEIGHTS
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", pytest.param("horovod", marks=pytest.mark.horovod)])
+def test_a_step_sends_what_the_strategy_sends_by_hand(strategy: str, require: Any) -> None:
+    require(strategy != "horovod" or not horovod_problem("torch"), "run `make horovod`")
+    plain, ours = (count("lightning", side, strategy) for side in ("raw", "ours"))
+    if strategy == "fsdp":
+        assert any("gather" in name for name in plain["steps"]), plain
+    else:  # the gradients: one bucket, or one operation for each parameter, which Horovod joins
+        name = "gloo:all_reduce" if strategy == "ddp" else "horovod_torch_allreduce_async"
+        assert plain["steps"][name] == STEPS * (1 if strategy == "ddp" else 10)
+        assert plain["steps"][f"{name} bytes"] == STEPS * WEIGHTS
     assert ours["steps"] == plain["steps"]
     # one exchange for what the ranks agree on, one for the sums of the metrics
-    assert collectives(ours["row"]) == 2, ours["row"]
-
-
-@pytest.mark.slow
-def test_a_step_sends_what_plain_fsdp_sends() -> None:
-    plain, ours = count("lightning", "raw", "fsdp"), count("lightning", "ours", "fsdp")
-    assert any("gather" in name for name in plain["steps"]), plain
-    assert ours["steps"] == plain["steps"]
-    assert collectives(ours["row"]) == 2, ours["row"]
-
-
-@pytest.mark.slow
-@pytest.mark.horovod
-def test_a_step_sends_what_plain_horovod_sends(require: Callable[[object, str], None]) -> None:
-    require(not horovod_problem("torch"), "run `make horovod`")
-    plain, ours = count("lightning", "raw", "horovod"), count("lightning", "ours", "horovod")
-    assert (
-        plain["steps"]["horovod_torch_allreduce_async"] == STEPS * 10
-    )  # one for each parameter; Horovod joins them
-    assert plain["steps"]["horovod_torch_allreduce_async bytes"] == STEPS * WEIGHTS
-    assert ours["steps"] == plain["steps"]
     assert collectives(ours["row"]) == 2, ours["row"]
 
 

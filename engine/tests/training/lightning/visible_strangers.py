@@ -11,15 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from engine.tests.differential.lightning.parts import PLAIN
+from engine.tests.differential.lightning.parts import PLAIN, attributes
 
 SEEN: dict[str, dict[str, Any]] = {}
 """What `Watching` and `Watcher` have seen, by hook."""
-
-ATTRIBUTES = [
-    *(name for name in PLAIN if name not in ("ckpt_path", "max_time")), "datamodule", "distributed_sampler_kwargs",
-    "early_stopping_callback", "estimated_stepping_batches",
-]  # fmt: skip
 
 
 class Rows(Dataset[Tensor]):
@@ -51,23 +46,16 @@ class Saver(pl.Callback):
     """Looks at the first checkpoint callback."""
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        SEEN["saver"] = (
-            trainer.checkpoint_callback.last_model_path or trainer.checkpoint_callback.best_model_path
-        )  # type: ignore[union-attr]
+        callback: Any = trainer.checkpoint_callback
+        SEEN["saver"] = callback.last_model_path or callback.best_model_path
 
 
 class Limits(pl.callbacks.Callback):
     """Reads the limits of the training."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        names = [
-            name
-            for name in ATTRIBUTES
-            if name.startswith(("max_", "min_", "num_", "fast_", "val_", "check_"))
-        ]
-        SEEN["limits"] = {
-            name: getattr(trainer, name) for name in [*names, "limit_train_batches", "limit_val_batches"]
-        }
+        starts = ("max_e", "max_s", "min_", "num_", "fast_", "val_", "check_", "limit_tr", "limit_v")
+        SEEN["limits"] = {name: getattr(trainer, name) for name in PLAIN if name.startswith(starts)}
 
 
 class Replaces(pl.callbacks.Callback):
@@ -135,9 +123,8 @@ for _hook in HOOKS.split():
 
 def look(trainer: Any, module: Any) -> dict[str, Any]:
     """Everything that can be compared."""
-    seen = {name: getattr(trainer, name, "missing") for name in ATTRIBUTES}
     checkpoint, logger = trainer.checkpoint_callback, trainer.logger
-    seen |= {
+    more = {
         "callbacks": [type(c).__name__ for c in trainer.callbacks if type(c).__module__ == __name__],
         "found": len([c for c in trainer.callbacks if isinstance(c, Other)]),
         "checkpoints": [isinstance(c, pl.callbacks.ModelCheckpoint) for c in trainer.checkpoint_callbacks],
@@ -145,20 +132,17 @@ def look(trainer: Any, module: Any) -> dict[str, Any]:
         "paths": [bool(p) for p in (checkpoint.best_model_path, checkpoint.dirpath)],
         "score": checkpoint.best_model_score is None or float(checkpoint.best_model_score),
         "top": len(checkpoint.best_k_models),
-        "weights of": bool(trainer.ckpt_path),
-        "stops": len(trainer.early_stopping_callbacks),
+        "ckpt_path": bool(trainer.ckpt_path),
+        "callbacks of the run": None,
         "metrics": (sorted(trainer.callback_metrics), sorted(trainer.logged_metrics), sorted(trainer.progress_bar_metrics)),
-        "logger": isinstance(logger, pl.loggers.TensorBoardLogger),
         "same logger": module.logger is logger and module.loggers == trainer.loggers and len(trainer.loggers),
         "experiment": [type(one.experiment).__name__ for one in trainer.loggers],
-        "module": (trainer.lightning_module is module, trainer.model is module, len(trainer.optimizers)),
+        "module": (trainer.lightning_module is module, trainer.model is module),
         "folders": [os.access(p, os.W_OK) for p in (trainer.log_dir, trainer.default_root_dir, logger.save_dir, logger.log_dir)],
-        "state": (trainer.state.fn, trainer.state.stage, trainer.state.status),
-        "kinds": (type(trainer.accelerator).__name__, type(trainer.profiler).__name__),
         "names": [isinstance(logger.name, str), logger.version is not None],
-        "schedules": (trainer.lr_scheduler_configs, type(module.optimizers()).__name__ if trainer.training else None),
+        "own optimizers": type(module.optimizers()).__name__ if trainer.training else None,
     }  # fmt: skip
-    return seen
+    return attributes(trainer) | more
 
 
 class TestStarts(pl.Callback):

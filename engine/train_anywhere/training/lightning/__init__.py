@@ -19,6 +19,7 @@ User code may import `pytorch_lightning`: it gets the classes of `lightning.pyto
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -34,24 +35,14 @@ class OtherNames(MetaPathFinder, Loader):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return a spec for a module of the other packages, None for other modules."""
-        return ModuleSpec(fullname, self) if (name := lightning_name(fullname)) and find_spec(name) else None
+        package, dot, rest = fullname.partition(".")
+        same = f"{PACKAGES.get(package)}{dot}{rest}"
+        return ModuleSpec(fullname, self, origin=same) if package in PACKAGES and find_spec(same) else None
 
     def exec_module(self, module: ModuleType) -> None:
         """Put the module of `lightning` in the place of the other one."""
-        __import__(same := str(lightning_name(module.__name__)))
-        sys.modules[module.__name__] = sys.modules[same]
+        assert module.__spec__ and module.__spec__.origin
+        sys.modules[module.__name__] = import_module(module.__spec__.origin)
 
 
-def lightning_name(name: str) -> str | None:
-    """Return the name of a module in `lightning`, or None for another package."""
-    package, _, rest = name.partition(".")
-    return ".".join([PACKAGES[package], *rest.split(".")]).rstrip(".") if package in PACKAGES else None
-
-
-def install() -> None:
-    """Install the import hook, once, before user code is imported."""
-    if not any(isinstance(finder, OtherNames) for finder in sys.meta_path):
-        sys.meta_path.insert(0, OtherNames())
-
-
-install()
+sys.meta_path.insert(0, OtherNames())  # before user code is imported

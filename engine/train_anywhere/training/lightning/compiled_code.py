@@ -89,8 +89,7 @@ def describe_machine() -> str:
 def copy_to_node(archive: Path | None, key: str, disk: Path) -> Path:
     """Return the folder of this node with the code of the archive; all processes of a node get the same one.
 
-    Raises:
-        OSError, tarfile.TarError: it can't be copied, or belongs to another user, whose code is not run.
+    Raises OSError, tarfile.TarError if it can't be copied, or belongs to another user, whose code is not run.
     """
     found = archive.stat() if archive and archive.exists() else None
     if found and found.st_uid != os.getuid():

@@ -50,10 +50,7 @@ from train_anywhere.training.lightning.setup import Setup
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 from train_anywhere.training.lightning.weights import find_adapters, load_initial_weights
 from train_anywhere.training.order import State
-from train_anywhere.training.plan import (
-    refuse_other_framework,
-    resume_message,
-)
+from train_anywhere.training.plan import refuse_other_framework, resume_message
 from train_anywhere.training.reporting.progress import open_progress
 
 EACH_BATCH = ("on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward",
@@ -71,31 +68,7 @@ class LightningTraining(Setup):
         self.refuse_others(trainer=(trainer, self.trainer), data=(data, self.data))
         self._fits, self.module = True, model
         self._open()
-        self._train()
-
-    def _open(self) -> None:
-        """Open what the training needs, and its newest checkpoint."""
-        self._writes = self.trainer.is_global_zero and not self.config.trainer.fast_dev_run
-        self._sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
-        self._checkpointer: AsyncCheckpointer | None = None
-        self._rows: dict[str, int] = {}
-        newest = lambda: self._checkpointer.newest if self._checkpointer else None  # noqa: E731
-        steps, facts = lambda: self.course.steps_done, self.data.facts
-        progress = open_progress(
-            self.config, self.process, self.plan, self.devices, facts, TorchRecording, newest, steps
-        )
-        self.progress = self.stack.enter_context(progress)
-        self.course.when_opened(self._print_header)
-        self.writer = self._open_writer()
-        self.seen = self._follow_checkpoints()
-        self.metrics = self._make_metrics()
-        self.checkpoints = CheckpointCallback(self.writer, self.metrics, self.seen)
-        self.stack.enter_context(self._checkpointer or nullcontext())
-        self._opened = True
-
-    def _train(self) -> None:
-        config, trainer, module, note = self.config, self.trainer, self.module, self.progress.note
-        newest = self.writer.newest
+        config, module, note, newest = self.config, self.module, self.progress.note, self.writer.newest
         seed_everything(config.seed)  # user code draws the same numbers as after Lightning's function
         adapters = find_adapters(module)
         if newest is None or adapters:  # checkpoints do not hold the base
@@ -125,6 +98,31 @@ class LightningTraining(Setup):
                 weights = (p.detach().cpu().numpy().tobytes() for p in module.parameters())
                 report_weights(self.process.run, self.process.topology, weights)
             refuse_different_weights(module, trainer.strategy)
+
+    def _open(self) -> None:
+        """Open what the training needs, and its newest checkpoint."""
+        self._writes = self.trainer.is_global_zero and not self.config.trainer.fast_dev_run
+        self._sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
+        self._checkpointer: AsyncCheckpointer | None = None
+        self._rows: dict[str, int] = {}
+        newest = lambda: self._checkpointer.newest if self._checkpointer else None  # noqa: E731
+        steps, facts = lambda: self.course.steps_done, self.data.facts
+        progress = open_progress(
+            self.config, self.process, self.plan, self.devices, facts, TorchRecording, newest, steps
+        )
+        self.progress = self.stack.enter_context(progress)
+        self.writer = self._open_writer()
+        choice, saved, folder = self.config.checkpoint, self.writer.newest, self.process.run.checkpoints
+        self.seen = RunCheckpoints(folder, choice.monitor, choice.mode or "min", self.writer.close)
+        store = self._checkpointer.store if self._checkpointer else None
+        before = store.rule.best(store.all()) if store and saved else None
+        for one in (self.trainer.strategy.broadcast(before), saved) if saved else ():
+            if one:
+                self.seen.follow(one.path / FILE, one.value)
+        self.metrics = self._make_metrics()
+        self.checkpoints = CheckpointCallback(self.writer, self.metrics, self.seen)
+        self.stack.enter_context(self._checkpointer or nullcontext())
+        self._opened = True
 
     def test(self, trainer: pl.Trainer, model: pl.LightningModule, data: Splits) -> None:
         """Test the weights of the best checkpoint, or the current ones. Raises TrainingStopped."""
@@ -163,8 +161,11 @@ class LightningTraining(Setup):
             ended_by=self.course.early_end(self.trainer),
         )
 
-    def _print_header(self, batches: float) -> None:
+    def _loaders_opened(self, batches: float) -> None:
         """Print and record the facts of the run, where it continues, and which checkpoint will be the best."""
+        super()._loaders_opened(batches)
+        if not self._opened:
+            return
         config, plan, note, ranks = self.config, self.plan, self.progress.note, self.trainer.world_size
         recorder = self.process.recorder
         header = self.header(recorder.run.read_info().get("rows") or {} if recorder else {})
@@ -211,17 +212,6 @@ class LightningTraining(Setup):
             shards = Shards(run.checkpoints, rank_folder(local, self.trainer.global_rank) if local else None)
         strategy.checkpoint_io = writer = StateWriter(self._checkpointer, shards, saved)
         return writer
-
-    def _follow_checkpoints(self) -> RunCheckpoints:
-        """Return what user code sees of the checkpoints."""
-        choice, saved, folder = self.config.checkpoint, self.writer.newest, self.process.run.checkpoints
-        seen = RunCheckpoints(folder, choice.monitor, choice.mode or "min", self.writer.close)
-        store = self._checkpointer.store if self._checkpointer else None
-        before = store.rule.best(store.all()) if store and saved else None
-        for one in (self.trainer.strategy.broadcast(before), saved) if saved else ():
-            if one:
-                seen.follow(one.path / FILE, one.value)
-        return seen
 
     def _make_metrics(self) -> MetricsCallback:
         """Return the callback for the metrics, continued from those of the newest checkpoint."""

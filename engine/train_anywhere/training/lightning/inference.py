@@ -186,10 +186,8 @@ class TrainedModel:
     ) -> tuple[dict[str, float], Any]:
         """Return the metrics of a split, measured as in the run's own test, and the predictions.
 
-        With `predicting` these are arrays [n, ...] by name, in the order of the rows. `batches` limits the measured ones.
-
-        Raises:
-            ConfigError: the data has no such split, or the module no step for it.
+        With `predicting` these are arrays [n, ...] by name, in the order of the rows. `batches` limits the measured ones. Raises
+        ConfigError if the data has no such split, or the module no step for it.
         """
         trainer, module = self._make_trainer(), self.module
         loader = self._open(split, trainer)
@@ -243,16 +241,12 @@ class TrainedModel:
         return {"datamodule": source}
 
     def export(self, format: str, path: Path) -> None:
-        """Write the model to a file or folder.
+        """Write the model to a new file or folder.
 
-        Args:
-            format: "torch" or "safetensors" (weights as plain tensors), "hf" (a folder of `save_pretrained`), "peft" (a folder with
-                the adapters only), "torch.export" (the graph) or "onnx". All but "peft" merge adapters into the weights.
-            path: the new file or folder.
+        The format is "torch" or "safetensors" (weights as plain tensors), "hf" (a folder of `save_pretrained`), "peft" (a folder with the
+        adapters only), "torch.export" (the graph) or "onnx". All but "peft" merge adapters into the weights.
 
-        Raises:
-            ConfigError: a package is missing, or the model has no `save_pretrained`.
-            CheckpointError: the model can't be written in this format.
+        Raises ConfigError without a package or `save_pretrained`, CheckpointError if the model can't be written in this format.
         """
         found = find_adapters(self.network)
         if format == "peft":
@@ -305,10 +299,8 @@ class TrainedModel:
             )
         arguments, named = self._example()
         inputs, free = (*arguments, *named.values()), {0: torch.export.Dim.AUTO}
-        leaves = (Tensor, int, float, str, type(None))
-        sizes = apply_to_collection(
-            inputs, leaves, lambda v: free if isinstance(v, Tensor) and v.ndim else None
-        )
+        leaves, is_free = (Tensor, int, float, str, type(None)), lambda v: isinstance(v, Tensor) and v.ndim
+        sizes = apply_to_collection(inputs, leaves, lambda v: free if is_free(v) else None)
         network = self.network.cpu().eval()
         try:
             if format == "onnx":

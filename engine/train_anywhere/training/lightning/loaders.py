@@ -1,6 +1,5 @@
 """The loaders of a run as this rank reads them, whose processes ignore the signals that stop training."""
 
-import inspect
 import multiprocessing
 import os
 import signal
@@ -129,11 +128,7 @@ def open_loaders(
     module: pl.LightningModule,
     report: Callable[[str], None],
 ) -> UserLoaders:
-    """Return the loaders of this rank.
-
-    Raises:
-        ConfigError, DataError: a split can't be read, or not on this number of ranks.
-    """
+    """Return the loaders of this rank. Raises ConfigError, DataError for a split that can't be read on these ranks."""
     if (source := find_source(config.data, splits, module)) is not None:
         refuse_parts(config, type(source).__name__)
         return UserLoaders(None, None, None, source)
@@ -142,9 +137,9 @@ def open_loaders(
         report(
             f"the train_dataloader of {type(module).__name__} is not used: data={config.data.name} replaces it; data=module uses it."
         )
-    opened = {name: getattr(splits, name) for name in LOADERS}
-    loaders = {name: None if one is None else opener.open_loader(one, name) for name, one in opened.items()}
-    return UserLoaders(**loaders, source=module)
+    given = {name: getattr(splits, name) for name in LOADERS}
+    opened = {name: opener.open_loader(one, name) for name, one in given.items() if one is not None}
+    return UserLoaders(**dict.fromkeys(LOADERS) | opened, source=module)
 
 
 def count_rows(opened: Any) -> int | None:
@@ -167,11 +162,7 @@ def is_collection(split: Any) -> bool:
 def find_source(
     data: Data, splits: Splits, task: object
 ) -> pl.LightningDataModule | pl.LightningModule | None:
-    """Return the module or data module with the loaders, or None.
-
-    Raises:
-        ConfigError: the data is another object, or the module has no training loader.
-    """
+    """Return the module or data module with the loaders, or None. Raises ConfigError without a training loader."""
     source = task if isinstance(splits.train, ModuleLoaders) else splits.train
     modules = pl.LightningDataModule | pl.LightningModule
     if isinstance(source, modules) and is_overridden("train_dataloader", source):
@@ -187,12 +178,6 @@ def find_source(
             "data set, loader or LightningDataModule."
         )
     return None
-
-
-def takes_batch_size(kind: Any) -> bool:
-    """Return whether a data module takes a batch_size, which it gets as it is typed."""
-    module = isinstance(kind, type) and issubclass(kind, pl.LightningDataModule)
-    return module and "batch_size" in inspect.signature(kind).parameters
 
 
 @dataclass(frozen=True)
@@ -214,9 +199,8 @@ def protect_workers(loader: Any, rank: int) -> None:
     if not isinstance(loader, DataLoader) or not loader.num_workers:
         return
     inner = loader.worker_init_fn
-    if inner is None and int(
-        os.environ.get("PL_SEED_WORKERS", 0)
-    ):  # Lightning seeds only workers without a function
+    # Lightning seeds only workers without a function
+    if inner is None and int(os.environ.get("PL_SEED_WORKERS", 0)):
         inner = partial(pl_worker_init_function, rank=rank)
     if not isinstance(inner, WorkerInit):
         loader.worker_init_fn = WorkerInit(inner)

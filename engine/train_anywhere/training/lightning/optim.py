@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import lightning.pytorch as pl
 from torch import nn, optim
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -10,6 +11,7 @@ from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.config.schema import Checkpoint, Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.hardware import can_fuse, match_state_layout
+from train_anywhere.training.lightning.loop.course import Course
 from train_anywhere.training.plan import (
     Plan,
     group_settings,
@@ -18,6 +20,41 @@ from train_anywhere.training.plan import (
     refuse_unmatched,
     scale_lr,
 )
+
+
+class ConfiguredOptimizer(pl.Callback):
+    """Callback for the optimizer and schedule of the configuration.
+
+    Attributes:
+        make_optimizer: maps a module to its optimizer and schedule. A function, because copies of a module share it.
+        trained: the module that `make_optimizer` was called with, if any.
+    """
+
+    def __init__(self, trainer: pl.Trainer, config: Config, course: Course, devices: int) -> None:
+        self.config, self.course, self.devices = config, course, devices
+        self.trained: nn.Module | None = None
+
+        def make_optimizer(module: nn.Module) -> Any:
+            trainer.fit_loop.setup_data()  # the plan depends on the length of the loaders
+            course.loaders_opened(trainer)
+            self.trained = module
+            return configure_optimizer(config, course.plan, module, devices)
+
+        self.make_optimizer = make_optimizer
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Apply the optimizer settings of the configuration, which may have changed."""
+        config = self.config
+        if self.trained is not None:
+            apply_settings(config.optimizer, config.trainer.precision, self.trained, trainer.optimizers[0])
+
+    def on_before_optimizer_step(self, trainer: pl.Trainer, module: Any, optimizer: Any) -> None:
+        """Set the learning rate of the next step in all groups, unless torch's schedule does."""
+        config, course = self.config, self.course
+        if self.trained is not None and not isinstance(config.schedule, OtherSchedule):
+            position = (config.optimizer, config.schedule, course.plan, course.steps_done, self.devices)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(*position, group.get(BASE_LR))
 
 
 def configure_optimizer(config: Config, plan: Plan, network: nn.Module, devices: int) -> Any:
@@ -34,11 +71,7 @@ def configure_optimizer(config: Config, plan: Plan, network: nn.Module, devices:
 def make_optimizer(
     chosen: Optimizer, precision: str, network: nn.Module, lr: float | None = None
 ) -> optim.Optimizer:
-    """Return the configured optimizer, with another `lr` if given.
-
-    Raises:
-        ConfigError: a target is not an optimizer or a schedule, or accepts no learning rate or no clipping.
-    """
+    """Return the configured optimizer, with another `lr` if given. Raises ConfigError if a target is none, or for its arguments."""
     lr = chosen.lr if lr is None else lr
     groups = make_groups(network, chosen, lr)
     if not isinstance(chosen, OtherOptimizer):
@@ -67,10 +100,7 @@ def make_groups(network: nn.Module, chosen: Optimizer, lr: float) -> list[dict[s
 
     A parameter has no weight decay if a string of `no_decay` is in its name or its layer's class, ignoring case. With `optimizer.groups`
     each combination of its patterns is a group, and frozen parameters are included, so that the groups stay the same when a hook or
-    callback unfreezes them. `lr` is that of the optimizer, scaled by `optimizer.scale_lr`.
-
-    Raises:
-        ConfigError: a pattern matches nothing.
+    callback unfreezes them. `lr` is that of the optimizer, scaled by `optimizer.scale_lr`. Raises ConfigError for an unmatched pattern.
     """
     named = {n: p for n, p in network.named_parameters() if chosen.groups or p.requires_grad}
     refuse_unmatched(chosen.groups, [*named])
@@ -118,11 +148,7 @@ def apply_settings(chosen: Optimizer, precision: str, network: nn.Module, optimi
 def make_scheduler(
     schedule: OtherSchedule, checkpoint: Checkpoint, plan: Plan, optimizer: optim.Optimizer
 ) -> Any:
-    """Return torch's scheduler that `schedule` names.
-
-    Raises:
-        ConfigError: it does not take its arguments, or watches a metric that is not set.
-    """
+    """Return torch's scheduler that `schedule` names. Raises ConfigError for its arguments, or if the watched metric is not set."""
     dotted = schedule.target["lightning"]
     by_step = schedule.interval == "step"
     sizes = {
@@ -151,15 +177,3 @@ def _check_plateau(schedule: OtherSchedule, checkpoint: Checkpoint, scheduler: R
             f"ReduceLROnPlateau has mode={scheduler.mode}, and it watches {watched}, of which the {mode} is best; use "
             f"schedule.mode={mode}."
         )
-
-
-def set_learning_rate(
-    config: Config, plan: Plan, step: int, devices: int, optimizer: optim.Optimizer
-) -> None:
-    """Set the learning rate of optimizer step `step`, from 0, in all groups, unless torch's schedule does."""
-    if isinstance(config.schedule, OtherSchedule):
-        return
-    position = (config.optimizer, config.schedule, plan, step, devices)
-    lr = learning_rate(*position)
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate(*position, group[BASE_LR]) if BASE_LR in group else lr

@@ -1,5 +1,6 @@
 """Create what a run needs before training."""
 
+import inspect
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -22,17 +23,13 @@ from train_anywhere.distributed.layout import running_strategy
 from train_anywhere.errors import ConfigError
 from train_anywhere.features import Features
 from train_anywhere.job.rank_process import RankProcess
-from train_anywhere.training.lightning.dropin.model import ConfiguredOptimizer, make_task
+from train_anywhere.training.lightning.dropin.model import make_task
 from train_anywhere.training.lightning.dropin.trainable import refuse_uneven_batches
 from train_anywhere.training.lightning.hardware import apply_hardware_options
-from train_anywhere.training.lightning.loaders import (
-    UserLoaders,
-    count_rows,
-    open_loaders,
-    takes_batch_size,
-)
+from train_anywhere.training.lightning.loaders import UserLoaders, count_rows, open_loaders
 from train_anywhere.training.lightning.loop.course import Course
 from train_anywhere.training.lightning.loop.steps import training_loaders
+from train_anywhere.training.lightning.optim import ConfiguredOptimizer
 from train_anywhere.training.lightning.strategies.choose import make_strategy, pick_device
 from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
@@ -52,10 +49,7 @@ from train_anywhere.training.reporting.header import Header, cpu_name
 class Setup(Training):
     """A run until it trains: `make_trainer`, `open_data` and `make_model` create what it needs, in this order.
 
-    Attributes:
-        strategy: name of the strategy.
-        devices: number of devices that share the global batch.
-        optimizer: makes the optimizer of the configuration, if the module does not have its own.
+    `devices` share the global batch; `optimizer` makes that of the configuration, if the module does not have its own.
     """
 
     trainer: pl.Trainer
@@ -66,7 +60,8 @@ class Setup(Training):
     def __init__(self, config: Config, process: RankProcess) -> None:
         super().__init__(config, process)
         self.strategy, self.devices = running_strategy(config, process.topology)
-        self.course = Course(replace(make_user_plan(config, math.inf, True, True, None), known=False))
+        plan = replace(make_user_plan(config, math.inf, True, True, None), known=False)
+        self.course = Course(plan, self._loaders_opened)
 
     @property
     def plan(self) -> Plan:
@@ -90,12 +85,14 @@ class Setup(Training):
         """Return the splits of `data=`. Raises DataError."""
         data, target = self.config.data, locate(self.config.data.target["lightning"], "data._target_")
         ranks, stager = self.process.topology.world_size, Features.of(self.config).stager
-        size = data.batch_size if takes_batch_size(target) else data.batch_size // ranks
+        module = isinstance(target, type) and issubclass(target, pl.LightningDataModule)
+        as_typed = module and "batch_size" in inspect.signature(target).parameters
+        size = data.batch_size if as_typed else data.batch_size // ranks
         return open_splits(data, "lightning", self.config.seed, stager, batch_size=size)
 
     def make_model(self, data: Splits) -> pl.LightningModule:
         """Return the module of `task=`, and open its loaders. Raises ConfigError, DataError."""
-        config, strategy, course = self.config, self.trainer.strategy, self.course
+        config, strategy = self.config, self.trainer.strategy
         build = strategy.build if isinstance(strategy, FullyShardedStrategy) else lambda make: make()
         if task_has_network(config.task, "lightning"):
             module = build(lambda: make_task(config.task))
@@ -107,8 +104,6 @@ class Setup(Training):
             module = make_task(config.task, network=network, make_optimizer=self.optimizer.make_optimizer)
         self.module, self.data = module, data
         self.loaders = open_loaders(config, data, self.process.topology, module, self._report)
-        course.when_opened(lambda _: refuse_uneven_batches(self.trainer))
-        course.when_opened(self._plan_run)
         for note in [*data.notes, *batchnorm_notes(config, (name for name, _ in module.named_buffers()))]:
             self._report(note)
         apply_hardware_options(module, config.trainer, strategy)
@@ -119,9 +114,10 @@ class Setup(Training):
         if self.config.monitor.progress != "none" and self.trainer.is_global_zero:
             print(line, flush=True)
 
-    def _plan_run(self, batches: float) -> None:
-        """Plan the run, whose loaders Lightning has just opened."""
+    def _loaders_opened(self, batches: float) -> None:
+        """Plan the run, whose loaders Lightning has just opened. Raises DataError if the ranks have other numbers of batches."""
         trainer, module = self.trainer, self.trainer.lightning_module
+        refuse_uneven_batches(trainer)
         if math.isinf(batches):
             each = ", the same number on each rank" if trainer.world_size > 1 else ""
             self._report(
@@ -129,13 +125,10 @@ class Setup(Training):
                 "trainer.limit_train_batches=N sets a number."
             )
         tests = is_overridden("test_step", module) and self.loaders.has("test")
-        sizes = [
-            one.dataset.order.batch_per_rank
-            if isinstance(one, BatchLoader)
-            else getattr(one, "batch_size", None)
-            for one in training_loaders(trainer)
-        ]
-        size = sizes[0] if len(sizes) == 1 else None
+        loaders = training_loaders(trainer)
+        one = loaders[0] if len(loaders) == 1 else None
+        order = one.dataset.order if isinstance(one, BatchLoader) else None
+        size = order.batch_per_rank if order else getattr(one, "batch_size", None)
         validates, tests = trainer.enable_validation, tests and bool(trainer.limit_test_batches)
         self.plan.update(make_user_plan(self.config, batches, validates, tests, size))
         for note in validation_notes(self.config.trainer, self.plan):
@@ -167,12 +160,7 @@ class Setup(Training):
 
 
 def make_network(config: Config, splits: Splits, build: Callable[..., Any]) -> nn.Module:
-    """Return the network of the section `model`, which `build` creates.
-
-    Raises:
-        ConfigError: the network is not a torch.nn.Module.
-        DataError: the first rows do not suit it.
-    """
+    """Return the network of `model`, which `build` creates. Raises ConfigError for another object, DataError for unfit rows."""
     check_labels(splits)
     network = build(lambda: build_network(config, splits.facts))
     if not isinstance(network, nn.Module):

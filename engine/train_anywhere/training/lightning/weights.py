@@ -27,6 +27,7 @@ from train_anywhere.training.adapters import (
     refuse_other_base,
     select_layers,
 )
+from train_anywhere.training.lightning.checkpoint.attributes import to_tensor
 from train_anywhere.training.lightning.checkpoint.restorer import WEIGHTS, read_checkpoint
 from train_anywhere.training.plan import refuse_other_framework
 
@@ -47,9 +48,7 @@ def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 def load_initial_weights(init: Init, module: nn.Module, report: Callable[[str], None]) -> None:
     """Load the weights that `init` names, if any, on every rank.
 
-    Raises:
-        CheckpointError: the weights can't be read, or do not fit.
-        ConfigError: the package safetensors is missing.
+    Raises CheckpointError if they can't be read or do not fit, ConfigError without the package safetensors.
     """
     if init.run is None:
         return
@@ -84,13 +83,9 @@ def load_initial_weights(init: Init, module: nn.Module, report: Callable[[str], 
 
 
 def read_weight_files(files: Sequence[Path], own: Shapes) -> dict[str, Tensor]:
-    """Return the weights in files, by the names of a model with these shapes.
+    """Return the weights in files, by the names of a model with these shapes, else by their own.
 
-    One that the model does not have keeps its name in the file.
-
-    Raises:
-        CheckpointError: a file can't be read, or holds more than tensors and numbers.
-        ConfigError: the package safetensors is missing.
+    Raises CheckpointError for a file that can't be read or holds more than tensors and numbers, ConfigError without safetensors.
     """
     stored = {name: tensor for file in files for name, tensor in _read_tensors(file).items()}
     rename = choose_names(shapes_of(stored), own)
@@ -262,9 +257,7 @@ class Adapters:
         self.left_out -= {n for n, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
         for name in self.left_out:
             state.pop(prefix + name, None)
-        state[prefix + BASE] = torch.frombuffer(
-            bytearray("\n".join(self.identity).encode()), dtype=torch.uint8
-        )
+        state[prefix + BASE] = to_tensor("\n".join(self.identity).encode())
 
     def _check(
         self, module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any, strict: bool, *_: Any
@@ -285,11 +278,7 @@ def read_base(saved: Tensor) -> list[str]:
 
 
 def add_adapters(module: nn.Module, config: Config, whole: bool) -> Adapters | None:
-    """Add adapters to layers as `model.lora` names; `whole`: all of it.
-
-    Raises:
-        ConfigError: the model is not built, or has no such layers.
-    """
+    """Add adapters to the layers that `model.lora` names; `whole`: all of it. Raises ConfigError without such layers."""
     if config.model.lora is None:
         return None
     require("peft", "model.lora")

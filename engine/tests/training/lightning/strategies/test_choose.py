@@ -1,7 +1,5 @@
 """Lightning sees the ranks that the topology names."""
 
-from collections.abc import Callable
-
 import lightning.pytorch as pl
 import pytest
 import torch
@@ -11,14 +9,14 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import nn
 
 from train_anywhere.config.checks.strategy_table import SUPPORTED
-from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.run import end_process_group, make_setup
-from train_anywhere.training.lightning.strategies.choose import make_strategy
+from train_anywhere.training.lightning.strategies.choose import make_strategy, pick_device
+from train_anywhere.training.lightning.strategies.fsdp import find_blocks
 from train_anywhere.training.lightning.trainer import make_trainer
 
-MakeConfig = Callable[..., Config]
+from ..conftest import MakeConfig
 
 
 @pytest.mark.parametrize("name", sorted(set(SUPPORTED["lightning"]) - {"horovod"}))
@@ -113,3 +111,69 @@ def test_fsdp_tests_without_inference_mode(make_config: MakeConfig) -> None:
     assert make_setup(
         make_config("strategy=single", "model=cnn"), Topology()
     ).trainer.test_loop.inference_mode
+
+
+SECOND = Topology(rank=5, local_rank=1, node_rank=1, world_size=8, local_world_size=4, nodes=2)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "accelerator", "expected"),
+    [
+        (0, "auto", "cpu"),
+        (4, "cpu", "cpu"),
+        (4, "auto", "cuda:1"),  # all GPUs of the node are shown to each rank
+        (4, "gpu", "cuda:1"),
+        (1, "auto", "cuda:0"),  # each rank is shown its own
+    ],
+)
+def test_device(gpus, accelerator, expected, make_config, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert pick_device(make_config(f"trainer.accelerator={accelerator}").trainer, SECOND) == torch.device(
+        expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "overrides", "message"),
+    [
+        (0, ["trainer.accelerator=gpu"], "sees no GPU here"),
+        (0, ["trainer.precision=16-mixed"], "use trainer.precision=bf16-mixed"),
+        (4, ["trainer.precision=16-mixed", "trainer.accelerator=cpu"], "use trainer.precision=bf16-mixed"),
+        (2, [], "this node shows 2 and has 4 ranks; use trainer.devices=2"),
+    ],
+)
+def test_what_can_not_be_is_one_sentence(gpus, overrides, message, make_config, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    topology = Topology(rank=2, local_rank=2, world_size=4, local_world_size=4)
+    with pytest.raises(ConfigError, match=message):
+        pick_device(make_config(*overrides).trainer, topology)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+
+class Transformer(nn.Module):
+    """The usual layout: a list of blocks, and a head that shares the weights of the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.blocks = nn.Embedding(9, 4), nn.ModuleList(Block() for _ in range(3))
+        self.norm, self.head = nn.LayerNorm(4), nn.Linear(4, 9, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+def test_a_list_is_split_block_by_block_and_shared_weights_stay_together() -> None:
+    network = Transformer()
+    assert find_blocks(network) == list(network.blocks)
+
+
+def test_blocks_by_the_name_of_their_class() -> None:
+    network = Transformer()
+    assert find_blocks(network, ["Linear"]) == [block.inner for block in network.blocks]
+    with pytest.raises(
+        ConfigError, match=r"no layer of the network has such a class\. Did you mean 'Block'\?"
+    ):
+        find_blocks(network, ["Blok"])

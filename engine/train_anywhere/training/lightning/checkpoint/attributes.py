@@ -17,11 +17,7 @@ from torchmetrics import Metric
 
 from train_anywhere.training.attributes import Attributes, Framework
 
-OWN = {
-    *vars(nn.Module()),
-    *vars(pl.LightningModule()),
-    *vars(pl.LightningDataModule()),
-}
+OWN = {*vars(nn.Module()), *vars(pl.LightningModule()), *vars(pl.LightningDataModule())}
 """Attributes of torch and Lightning in modules and data modules."""
 
 OWN_OPTIMIZER = {*vars(torch.optim.SGD([nn.Parameter(torch.zeros(1))]))}
@@ -88,12 +84,9 @@ class Torch(Framework):
     def attributes(self, owner: Any) -> dict[str, Any] | None:
         """Return the attributes of an object of torch or Lightning that are the user's."""
         if isinstance(owner, Optimizer):
-            state = (
-                {}
-                if id(owner) in self.trained
-                else {"param_groups": owner.param_groups, "state": owner.state}
-            )
-            return state | {name: value for name, value in vars(owner).items() if name not in OWN_OPTIMIZER}
+            names = () if id(owner) in self.trained else ("param_groups", "state")
+            own = {n: value for n, value in vars(owner).items() if n not in OWN_OPTIMIZER}
+            return {n: getattr(owner, n) for n in names} | own
         if not isinstance(owner, self.walked):
             return None
         if isinstance(owner, pl.Callback) and not is_of_user(owner):
@@ -136,17 +129,15 @@ def of_trainer(trainer: pl.Trainer, report: Callable[[str], None]) -> Attributes
 def of_loader(loader: Any, report: Callable[[str], None]) -> Attributes:
     """Return the attributes of a loader's samplers and of its data set in this process."""
     names = ("sampler", "batch_sampler", "dataset", "generator")
-    return Attributes(
-        {f"loader.{name}": getattr(loader, name, None) for name in names}, Torch([]), dict, report
-    )
+    roots = {f"loader.{name}": getattr(loader, name, None) for name in names}
+    return Attributes(roots, Torch([]), dict, report)
 
 
 def waiting_gradients(trainer: pl.Trainer) -> dict[str, Tensor]:
     """Return the gradients that no step of the Trainer will compute again, by the parameter's name."""
     module = trainer.lightning_module
-    stepped = {
-        p for optimizer in trainer.optimizers for group in optimizer.param_groups for p in group["params"]
-    }
+    groups = (group for optimizer in trainer.optimizers for group in optimizer.param_groups)
+    stepped = {p for group in groups for p in group["params"]}
     manual = not module.automatic_optimization
     named = module.named_parameters()
     return {name: p.grad for name, p in named if p.grad is not None and (manual or p not in stepped)}

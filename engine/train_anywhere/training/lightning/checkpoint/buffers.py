@@ -47,8 +47,15 @@ class Buffers:
             self._copied.synchronize()
         try:
             torch.save(self._state, file)
-        except RuntimeError as error:  # torch raises it for a full disk
-            raise OSError(f"{file} can't be written: {find_disk_error(file, error)}") from error
+        except RuntimeError as error:  # torch raises it for a full disk, without the reason
+            why: object = error
+            try:
+                with open(file, "ab", buffering=0) as probe:
+                    write_all(probe.fileno(), memoryview(bytes(CHUNK)))
+                    os.fsync(probe.fileno())
+            except OSError as trouble:
+                why = trouble.strerror or trouble
+            raise OSError(f"{file} can't be written: {why}") from error
 
     def _copy(self, tensor: Tensor, used: dict[Key, Tensor], buffers: Iterator[Tensor]) -> Tensor:
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
@@ -58,17 +65,6 @@ class Buffers:
                 buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
             used[key] = buffer.copy_(tensor, non_blocking=True)
         return used[key]
-
-
-def find_disk_error(file: Path, error: RuntimeError) -> str:
-    """Return why a file can't be written, which torch's error does not contain."""
-    try:
-        with open(file, "ab", buffering=0) as probe:
-            write_all(probe.fileno(), memoryview(bytes(CHUNK)))
-            os.fsync(probe.fileno())
-    except OSError as trouble:
-        return trouble.strerror or str(trouble)
-    return str(error)
 
 
 def _map(tree: Any, function: Callable[[Tensor], Tensor]) -> Any:
@@ -85,7 +81,6 @@ def _map(tree: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 
 SCALARS = (int, float, complex, str, bool, bytes, type(None), Tensor, dtype)
-
 
 OPTIONAL = ("hyper_parameters", "datamodule_hyper_parameters", "callbacks")
 """Keys of a checkpoint whose single entries may be missing when it is read."""
@@ -108,32 +103,29 @@ def keep_plain_values(
 
     Raises CheckpointError if training needs one, or with `refuses` (`checkpoint.other_objects=refuse`) for one of a user's hook.
     """
-
-    def keep(value: Any, path: str, needed: bool) -> list[Any]:
-        """Return a value in a list, which is empty if it can't be kept."""
-        try:
-            return [_to_plain(value, path)]
-        except NotPlain as error:
-            if not needed:
-                report(
-                    f"left out of the checkpoints: {error}, which could not be read again without running code."
-                )
-                return []
-            fix = "; save its state_dict(), or use checkpoint.other_objects=leave_out"
-            raise CheckpointError(
-                f"a checkpoint can't hold {error}: it may hold only tensors, numbers, strings, lists and dicts, because reading "
-                f"anything else could run code{'' if path in NEEDED else fix}."
-            ) from error
-
     kept: dict[str, Any] = {}
+    entries: list[tuple[dict[str, Any], str, Any, str, bool]] = []
     for key, value in checkpoint.items():
         if key in TRUSTED:
             kept[key] = value
         elif key in OPTIONAL and isinstance(value, Mapping):
-            kept[key] = {k: plain for k, v in value.items() for plain in keep(v, f"{key}.{k}", False)}
+            kept[key] = {}
+            entries += [(kept[key], name, one, f"{key}.{name}", False) for name, one in value.items()]
         else:
-            for plain in keep(value, key, refuses or key in NEEDED):
-                kept[key] = plain
+            entries.append((kept, key, value, key, refuses or key in NEEDED))
+    for owner, name, value, path, needed in entries:
+        try:
+            owner[name] = _to_plain(value, path)
+        except NotPlain as error:
+            if needed:
+                fix = "; save its state_dict(), or use checkpoint.other_objects=leave_out"
+                raise CheckpointError(
+                    f"a checkpoint can't hold {error}: it may hold only tensors, numbers, strings, lists and dicts, because reading "
+                    f"anything else could run code{'' if path in NEEDED else fix}."
+                ) from error
+            report(
+                f"left out of the checkpoints: {error}, which could not be read again without running code."
+            )
     return kept
 
 

@@ -36,9 +36,7 @@ class RankState(pl.Callback):
     """Callback that saves by rank: random states, the sums of `self.log`, torchmetrics and the positions of loaders.
 
     With it, the metrics of an interrupted epoch are those of an uninterrupted one, and so is a schedule that watches one of them.
-
-    Args:
-        seed: the seed of the run. Each rank derives its own from it, so that dropout differs between the ranks' rows.
+    Each rank derives its own seed from that of the run, so that dropout differs between the ranks' rows.
     """
 
     def __init__(self, seed: int, course: Course, report: Callable[[str], None]) -> None:
@@ -85,9 +83,7 @@ class RankState(pl.Callback):
             "attributes": to_tensor(self.attributes.save() if self.attributes else b""),
             "gradients": {name: gradient.clone() for name, gradient in waiting_gradients(trainer).items()},
             "shown": {
-                kind: {
-                    n: v.detach() if isinstance(v, Tensor) else v for n, v in getattr(trainer, kind).items()
-                }
+                kind: {n: getattr(v, "detach", lambda v=v: v)() for n, v in getattr(trainer, kind).items()}
                 for kind in SHOWN
             },
             "random": random_states.pack(random_states.get_states()),
@@ -119,11 +115,7 @@ class RankState(pl.Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep this rank's state until training starts, because the setup draws too.
-
-        Raises:
-            CheckpointError: the entry is not the state of ranks.
-        """
+        """Keep this rank's state until training starts: the setup draws too. Raises CheckpointError if it is none."""
         with as_checkpoint_error(trainer.ckpt_path):
             saved = checkpoint["rank_states"]
             self.saved_ranks, same = len(saved), len(saved) == trainer.world_size

@@ -13,14 +13,6 @@ from typing import Any
 import torch
 from torch import distributed, futures
 from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint import (
-    DefaultLoadPlanner,
-    FileSystemReader,
-    FileSystemWriter,
-    Metadata,
-    SavePlan,
-    SavePlanner,
-)
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.storage import WriteResult
@@ -34,15 +26,10 @@ METADATA = ".metadata"
 """The file in a sharded checkpoint that lists which weights are in which shard."""
 
 _DCP = "torch.distributed.checkpoint"
+_ENTRIES = ("Metadata", "MetadataIndex", "StorageMeta", "TensorStorageMetadata", "BytesStorageMetadata",
+            "ChunkStorageMetadata", "TensorProperties", "_MEM_FORMAT_ENCODING")  # fmt: skip
 CLASSES = {
-    (f"{_DCP}.metadata", "Metadata"),
-    (f"{_DCP}.metadata", "MetadataIndex"),
-    (f"{_DCP}.metadata", "StorageMeta"),
-    (f"{_DCP}.metadata", "TensorStorageMetadata"),
-    (f"{_DCP}.metadata", "BytesStorageMetadata"),
-    (f"{_DCP}.metadata", "ChunkStorageMetadata"),
-    (f"{_DCP}.metadata", "TensorProperties"),
-    (f"{_DCP}.metadata", "_MEM_FORMAT_ENCODING"),
+    *((f"{_DCP}.metadata", name) for name in _ENTRIES),
     (f"{_DCP}.filesystem", "_StorageInfo"),
     ("torch", "Size"),
     ("torch.serialization", "_get_layout"),  # a look-up by name: "torch.strided"
@@ -59,17 +46,16 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-class ShardReader(FileSystemReader):
+class ShardReader(dcp.FileSystemReader):
     """Reads the shards in one folder and no file outside of it.
 
-    Raises:
-        CheckpointError: its `.metadata` is damaged, or names other classes or files of another folder.
+    Raises CheckpointError if its `.metadata` is damaged, or names other classes or files of another folder.
     """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         try:
-            self._metadata: Metadata = _Unpickler(io.BytesIO((folder / METADATA).read_bytes())).load()
+            self._metadata: dcp.Metadata = _Unpickler(io.BytesIO((folder / METADATA).read_bytes())).load()
             why = "" if _is_plain(self._metadata) else "other entries"
         except Exception as error:  # a damaged pickle raises nearly anything
             why = repr(error)
@@ -79,13 +65,13 @@ class ShardReader(FileSystemReader):
                 "could run code. Move its folder away to resume from the checkpoint before it."
             )
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+    def read_metadata(self, *args: Any, **kwargs: Any) -> dcp.Metadata:
         """Return which tensor is in which shard."""
         self._metadata.storage_meta = StorageMeta(load_id=self.load_id)
         return self._metadata
 
 
-def _is_plain(metadata: Metadata) -> bool:
+def _is_plain(metadata: dcp.Metadata) -> bool:
     """Return whether all entries have torch's types, and are in the checkpoint's own folder. May raise any error."""
     entries, places = metadata.state_dict_metadata.values(), metadata.storage_data.values()
     return all(isinstance(entry, TensorStorageMetadata | BytesStorageMetadata) for entry in entries) and all(
@@ -97,7 +83,7 @@ def _is_plain(metadata: Metadata) -> bool:
     )
 
 
-class ShardPlanner(DefaultLoadPlanner):
+class ShardPlanner(dcp.DefaultLoadPlanner):
     """Reads entries other than tensors, such as a learning rate, as plain values."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
@@ -107,7 +93,7 @@ class ShardPlanner(DefaultLoadPlanner):
         inner[last] = torch.load(value, weights_only=True)
 
 
-class ShardWriter(FileSystemWriter):
+class ShardWriter(dcp.FileSystemWriter):
     """Writes shards to a shared disk as whole files. torch's tensor by tensor is slow there.
 
     If the node's disk fails, the shards are written directly into the run folder.
@@ -122,7 +108,7 @@ class ShardWriter(FileSystemWriter):
         super().__init__(folder, cache_staged_state_dict=torch.cuda.is_initialized())
         self.folder, self.local = folder, local
 
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> futures.Future[list[WriteResult]]:
+    def write_data(self, plan: dcp.SavePlan, planner: dcp.SavePlanner) -> futures.Future[list[WriteResult]]:
         """Write this rank's part. Raises OSError if the shared disk fails."""
         written = trouble = None
         if self.local:
@@ -150,11 +136,7 @@ class Shards:
     """Writes this rank's part of a checkpoint to the node's disk, then into the run folder.
 
     A thread writes a copy of the state; the threads of all ranks communicate over their own process group. All ranks must call the
-    constructor together.
-
-    Args:
-        checkpoints: the checkpoint folder of the run, the same for all ranks.
-        local: this rank's folder on the node's disk; None: write directly into the run folder.
+    constructor together, with the run's checkpoint folder; `local` is as for `ShardWriter`.
     """
 
     def __init__(self, checkpoints: Path, local: OwnedFolder | None = None) -> None:
@@ -169,9 +151,8 @@ class Shards:
 
     def write(self, state: dict[str, Any]) -> None:
         """Take weights and optimizer out of the state, and write them. All ranks call this, after `wait`."""
-        if (
-            distributed.get_rank() == 0
-        ):  # the threads of the other ranks write after they have heard from that of rank 0
+        # the threads of the other ranks write after they have heard from that of rank 0
+        if distributed.get_rank() == 0:
             self.clear()
             make_owned(self._place)
         shards = {"state_dict": state.pop("state_dict"), "optimizer": state.pop("optimizer_states")[0]}
@@ -185,11 +166,7 @@ class Shards:
         return self._written is not None and not self._written.done()
 
     def wait(self) -> str | None:
-        """Wait until all ranks have written. Return the disk error.
-
-        Raises:
-            CheckpointError: writing failed for another reason, which is chained.
-        """
+        """Wait until all ranks have written. Return the disk error. Raises CheckpointError for another reason."""
         error = self._written.exception() if self._written else None
         if error is None:
             return None

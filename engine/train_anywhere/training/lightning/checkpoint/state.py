@@ -22,14 +22,11 @@ from train_anywhere.files.removal import print_once
 from train_anywhere.job.rank_process import TrainingStopped
 from train_anywhere.training.early_stopping import checkpoint_score
 from train_anywhere.training.lightning.checkpoint.buffers import Buffers, keep_plain_values
-from train_anywhere.training.lightning.checkpoint.position import (
-    resume_position,
-    set_loop_counters,
-)
 from train_anywhere.training.lightning.checkpoint.rank_state import SHOWN, RankState
 from train_anywhere.training.lightning.checkpoint.restorer import FILE
 from train_anywhere.training.lightning.checkpoint.shards import Shards
-from train_anywhere.training.lightning.dropin.trainable import repeat_start_hooks, skip_batches
+from train_anywhere.training.lightning.dropin.trainable import repeat_start_hooks
+from train_anywhere.training.lightning.dropin.user_data import set_epoch
 from train_anywhere.training.lightning.dropin.validated_weights import (
     ValidatedWeights,
     Weights,
@@ -39,16 +36,8 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
     with_validated_weights,
 )
 from train_anywhere.training.lightning.dropin.visible import RunCheckpoints
+from train_anywhere.training.lightning.loop import steps
 from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
-from train_anywhere.training.lightning.loop.steps import (
-    accumulates,
-    is_last_batch,
-    is_stopping,
-    newest_epoch,
-    steps_are_over,
-    training_loaders,
-    validation_follows,
-)
 from train_anywhere.training.lightning.private import logged_values, reopen_loaders, without_max_steps
 from train_anywhere.training.plan import is_multiple
 
@@ -56,12 +45,7 @@ from train_anywhere.training.plan import is_multiple
 class CheckpointCallback(pl.Callback):
     """Saves every few epochs, steps or seconds, at the end, and at an agreed stop.
 
-    Args:
-        writer: writes the state; `trainer.save_checkpoint` calls it as the strategy's `checkpoint_io`.
-
     Attributes:
-        weights: the callback that keeps the weights of the newest validation.
-        rank_state: the callback that saves the state of each rank.
         start: the epoch and batch to start with.
         pending: whether a validation comes first, before or in which the run was stopped.
         ended: whether user code had ended the training, in a run of the same length.
@@ -83,7 +67,7 @@ class CheckpointCallback(pl.Callback):
     ) -> None:
         """Save whether a validation is still to be run, and whether it is that of the epoch's end."""
         checkpoint["validation_pending"] = not self._validated
-        checkpoint["last_batch"] = is_last_batch(trainer)
+        checkpoint["last_batch"] = steps.is_last_batch(trainer)
         checkpoint["ended"] = self.plan.total_steps if trainer.should_stop else 0
         checkpoint["continues"] = self._continues
 
@@ -95,18 +79,23 @@ class CheckpointCallback(pl.Callback):
         state = checkpoint["loops"]["fit_loop"]
         with random_states.preserve():  # a new run opens them after the validation loaders
             every, epoch = trainer.reload_dataloaders_every_n_epochs, self.writer.newest.epoch
-            loop.epoch_progress.current.completed = (
-                epoch - epoch % every if every else 0
-            )  # the loaders are of it
+            # the loaders are of this epoch
+            loop.epoch_progress.current.completed = epoch - epoch % every if every else 0
             loop.setup_data()
             self.course.loaders_opened(trainer)
             self._restore_position(trainer, checkpoint, self.writer.newest)
             with without_max_steps(trainer):
                 loop.load_state_dict(state)
-            skip_batches(trainer, *self.start)
-            if self.start[1] and validation_follows(trainer):  # Lightning counts a step after its validation
-                state["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
-                with without_max_steps(trainer):
+                for loader in steps.training_loaders(trainer):
+                    if isinstance(loader, BatchLoader):
+                        loader.sampler.start_at(*self.start)
+                    else:
+                        set_epoch(loader, self.start[0])
+                trainer.strategy.training_loaders.start_at(*self.start)
+                reopen_loaders(trainer)
+                # Lightning counts a step after its validation
+                if self.start[1] and steps.validation_follows(trainer):
+                    state["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
                     loop.load_state_dict(state)
 
     def training_started(self, trainer: pl.Trainer) -> None:
@@ -126,10 +115,10 @@ class CheckpointCallback(pl.Callback):
         waits = bool(checkpoint.get("validation_pending"))
         waits_last = waits and checkpoint["last_batch"]
         ranks, epochs = len(checkpoint["rank_states"]) / trainer.world_size, trainer.fit_loop.max_epochs
-        if all(isinstance(loader, BatchLoader) for loader in training_loaders(trainer)):
+        if all(isinstance(loader, BatchLoader) for loader in steps.training_loaders(trainer)):
             ranks = 1.0  # its batches are the same on any number of ranks
         over = 0 <= trainer.max_steps <= checkpoint["global_step"]
-        self.start = resume_position(saved, self.plan, epochs or 0, ranks, waits_last, over)
+        self.start = steps.resume_position(saved, self.plan, epochs or 0, ranks, waits_last, over)
         self.ended = checkpoint.get("ended") == self.plan.total_steps
         if self.ended and not (waits or checkpoint.get("continues")) and self.start[1]:
             self.start = (self.start[0] + 1, 0)  # the epoch was over for all hooks
@@ -140,14 +129,12 @@ class CheckpointCallback(pl.Callback):
             self.metrics.progress.note(
                 "ModelPruning: a checkpoint has the pruned weights without their masks, so a resumed run starts the pruning again."
             )
-        set_loop_counters(checkpoint["loops"]["fit_loop"], epoch, batch, last, step, self.pending)
+        steps.set_loop_counters(checkpoint["loops"]["fit_loop"], epoch, batch, last, step, self.pending)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check before the first step that checkpoints can hold the state.
 
-        Raises:
-            ConfigError: Lightning would advance a schedule only after the checkpoint of the step.
-            CheckpointError: a checkpoint can't hold an object of a user's hook.
+        Raises ConfigError for a schedule that steps after the checkpoint, CheckpointError for an object that can't be saved.
         """
         # StochasticWeightAveraging adds one
         fast, settings = self.config.trainer.fast_dev_run, self.config.trainer
@@ -184,8 +171,8 @@ class CheckpointCallback(pl.Callback):
         validated, self.metrics.mid_epoch = self.metrics.mid_epoch, False
         if validated:
             self.metrics.validation_over(trainer, trainer.lightning_module)
-        if not accumulates(trainer):  # a checkpoint does not hold accumulated gradients
-            if self._is_due(trainer, trainer.current_epoch + 1 if validated else None):
+        if not steps.accumulates(trainer):  # a checkpoint does not hold accumulated gradients
+            if self._is_due(trainer.current_epoch + 1 if validated else None):
                 self._continues = True
                 self._write_state(trainer, value=self._monitored_value() if validated else None)
                 self._continues = False
@@ -193,7 +180,7 @@ class CheckpointCallback(pl.Callback):
         if validated:
             self.weights.forget()
 
-    def _is_due(self, trainer: pl.Trainer, epochs: int | None = None) -> bool:
+    def _is_due(self, epochs: int | None) -> bool:
         """Return whether a checkpoint is due after a step, or after so many `epochs`."""
         agreed, every = self.agreement, self.config.checkpoint.every_n_epochs
         due = agreed.observers.reach(self.course.steps_done) or agreed.stopping or agreed.saving
@@ -201,8 +188,8 @@ class CheckpointCallback(pl.Callback):
 
     def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
         """Save or stop here if steps read the batches themselves."""
-        over = is_stopping(trainer) or is_last_batch(trainer) or steps_are_over(trainer)
-        if trainer.strategy.steps_read and not over and not validation_follows(trainer):
+        over = steps.is_stopping(trainer) or steps.is_last_batch(trainer) or steps.are_over(trainer)
+        if trainer.strategy.steps_read and not over and not steps.validation_follows(trainer):
             self.between_steps(trainer)
 
     def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any) -> None:
@@ -214,17 +201,17 @@ class CheckpointCallback(pl.Callback):
 
     def before_validation(self, trainer: Any) -> None:
         """Raise TrainingStopped if requested, before or in a validation, with which the run resumes."""
-        between = is_last_batch(trainer) or (self.metrics.mid_epoch and not accumulates(trainer))
-        if self.agreement.stopping and between and not steps_are_over(trainer):
+        between = steps.is_last_batch(trainer) or (self.metrics.mid_epoch and not steps.accumulates(trainer))
+        if self.agreement.stopping and between and not steps.are_over(trainer):
             self.metrics.metrics.update(self.metrics.epoch_metrics)  # of the last step
             self._write_state(trainer, value=None, validated=False)
             raise TrainingStopped
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save or raise TrainingStopped if due, at the end of an epoch and of all hooks."""
-        epochs = newest_epoch(trainer) + 1
-        over = is_stopping(trainer) or epochs == trainer.max_epochs or steps_are_over(trainer)
-        if over or self._is_due(trainer, epochs):
+        epochs = steps.newest_epoch(trainer) + 1
+        over = steps.is_stopping(trainer) or epochs == trainer.max_epochs or steps.are_over(trainer)
+        if over or self._is_due(epochs):
             self._write_state(trainer, value=self._monitored_value())
         self.seen.end_epoch(over)
         self._raise_if_stopping()
@@ -234,13 +221,11 @@ class CheckpointCallback(pl.Callback):
         state = with_validated_weights(with_training_weights(checkpoint), weights)
         self.writer.write_again(state, dict(self.metrics.metrics), self._monitored_value())
 
-    def on_test_batch_start(self, *args: Any) -> None:
-        """Raise TrainingStopped if the ranks have agreed to stop. There is nothing to save."""
-        self._raise_if_stopping()
-
-    def _raise_if_stopping(self) -> None:
+    def _raise_if_stopping(self, *args: Any) -> None:
         if self.agreement.stopping:
             raise TrainingStopped
+
+    on_test_batch_start = _raise_if_stopping  # there is nothing to save
 
     def _monitored_value(self) -> float | None:
         """Return the monitored value, or None if it was not measured at this step."""
@@ -250,8 +235,9 @@ class CheckpointCallback(pl.Callback):
 
     def _write_state(self, trainer: pl.Trainer, value: float | None, validated: bool = True) -> None:
         """Save a checkpoint, with the monitored value of exactly these weights."""
-        step, epoch, batch = self.course.steps_done, newest_epoch(trainer), trainer.fit_loop.batch_idx + 1
-        if is_last_batch(trainer) and validated:
+        step, epoch = self.course.steps_done, steps.newest_epoch(trainer)
+        batch = trainer.fit_loop.batch_idx + 1
+        if steps.is_last_batch(trainer) and validated:
             epoch, batch = epoch + 1, 0
         start, self._validated = time.monotonic(), validated
         with self.metrics.heartbeat.within("checkpoint"):
@@ -282,12 +268,8 @@ def _metrics_kept(trainer: pl.Trainer) -> Iterator[None]:
 class StateWriter(TorchCheckpointIO):
     """Copies the Trainer's state, which the checkpointer writes while training continues.
 
-    Args:
-        checkpointer: writes checkpoints; only rank 0 has one, but all ranks take part in saving.
-        shards: writes this rank's part of the weights, if they are split over the ranks.
-
-    Attributes:
-        newest: the newest checkpoint; only on rank 0 is it updated for those written by this run.
+    Only rank 0 has a checkpointer, and updates `newest`, but all ranks take part in saving. `shards` writes this rank's part of the
+    weights, if they are split over the ranks.
     """
 
     def __init__(
@@ -301,12 +283,9 @@ class StateWriter(TorchCheckpointIO):
         self._lost: str | None = None
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Copy the state that `trainer.save_checkpoint` has collected, and start writing it.
+        """Copy the collected state and start writing it. Raises CheckpointError for a needed value that can't be saved.
 
         `storage_options` is the `CheckpointInfo`; None: `path` is a checkpoint of user code.
-
-        Raises:
-            CheckpointError: the checkpoint can't hold a value that training needs.
         """
         if storage_options is None:
             super().save_checkpoint(checkpoint, path)
@@ -350,11 +329,7 @@ class StateWriter(TorchCheckpointIO):
             self.checkpointer.wait()
 
     def publish_shards(self) -> None:
-        """Publish the checkpoint of written shards, or report a failed disk.
-
-        Raises:
-            CheckpointError: writing failed for another reason.
-        """
+        """Publish the checkpoint of written shards, or report a failed disk. Raises CheckpointError for another reason."""
         if not self.shards or not self._info:
             return
         info, self._info = self._info, None

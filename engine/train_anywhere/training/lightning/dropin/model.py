@@ -11,7 +11,6 @@ from lightning.pytorch.callbacks import Checkpoint, OnExceptionCheckpoint
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch import nn
 
 from train_anywhere.config.choices import Callback
 from train_anywhere.config.choices import Task as TaskConfig
@@ -24,19 +23,14 @@ from train_anywhere.tasks import Task
 from train_anywhere.training.lightning.dropin.old_task import OldTask
 from train_anywhere.training.lightning.dropin.visible import RunLogger, RunWandb
 from train_anywhere.training.lightning.hardware import explain_compile_error
-from train_anywhere.training.lightning.loop.course import Course
-from train_anywhere.training.lightning.optim import apply_settings, configure_optimizer, set_learning_rate
 from train_anywhere.training.tracking import make_logger, open_logger, tracker_run_id
 from train_anywhere.training.tracking.wandb import Wandb
 
 
 def make_task(section: TaskConfig, **supplied: Any) -> pl.LightningModule:
-    """Return the LightningModule that `task` names.
+    """Return the LightningModule that `task` names. Raises ConfigError for another object, or if it can't be created.
 
     `supplied` are its arguments `network` and `make_optimizer`, for a module that takes them.
-
-    Raises:
-        ConfigError: it is another object, or can't be created.
     """
     dotted = section.target["lightning"]
     with explain_target_errors(f"task._target_={dotted}"):
@@ -53,39 +47,6 @@ def make_task(section: TaskConfig, **supplied: Any) -> pl.LightningModule:
     raise ConfigError(
         f"task._target_={dotted} returns a {type(created).__qualname__}, which is not a LightningModule."
     )
-
-
-class ConfiguredOptimizer(pl.Callback):
-    """Callback for the optimizer and schedule of the configuration.
-
-    Attributes:
-        make_optimizer: maps a module to its optimizer and schedule. A function, because copies of a module share it.
-        trained: the module that `make_optimizer` was called with, if any.
-    """
-
-    def __init__(self, trainer: pl.Trainer, config: Config, course: Course, devices: int) -> None:
-        self.config, self.course, self.devices = config, course, devices
-        self.trained: nn.Module | None = None
-
-        def make_optimizer(module: nn.Module) -> Any:
-            trainer.fit_loop.setup_data()  # the plan depends on the length of the loaders
-            course.loaders_opened(trainer)
-            self.trained = module
-            return configure_optimizer(config, course.plan, module, devices)
-
-        self.make_optimizer = make_optimizer
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Apply the optimizer settings of the configuration, which may have changed."""
-        if self.trained is not None:
-            apply_settings(
-                self.config.optimizer, self.config.trainer.precision, self.trained, trainer.optimizers[0]
-            )
-
-    def on_before_optimizer_step(self, trainer: pl.Trainer, module: Any, optimizer: Any) -> None:
-        """Set the learning rate of the next step."""
-        if self.trained is not None:
-            set_learning_rate(self.config, self.course.plan, self.course.steps_done, self.devices, optimizer)
 
 
 def make_callbacks(sections: Mapping[str, Callback], fsdp: bool = False) -> list[pl.Callback]:
@@ -115,11 +76,7 @@ def make_callbacks(sections: Mapping[str, Callback], fsdp: bool = False) -> list
 
 
 def make_loggers(config: Config, run: RunDir, first: bool) -> list[Logger]:
-    """Return the loggers, which write on the `first` rank.
-
-    Raises:
-        ConfigError: a logger takes other arguments, or has no `log_metrics`.
-    """
+    """Return the loggers, which write on the `first` rank. Raises ConfigError for other arguments, or without `log_metrics`."""
     loggers: list[Logger] = []
     for name, section in config.loggers.items():
         where, dotted = f"loggers.{name}", section.target["lightning"]

@@ -10,27 +10,11 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, Stochasti
 from torch import nn
 from torch.optim import Optimizer
 
-from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.errors import DataError, RanksDifferError
 from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
-from train_anywhere.training.lightning.dropin.user_data import set_epoch
-from train_anywhere.training.lightning.loop.steps import training_loaders
-from train_anywhere.training.lightning.private import reopen_loaders
 
 KEY = "trained"
 """Checkpoint key of this state."""
-
-
-def skip_batches(trainer: pl.Trainer, epoch: int, batches: int) -> None:
-    """Continue the first epoch of a resumed run after batches that are trained already."""
-    strategy: Any = trainer.strategy
-    for loader in training_loaders(trainer):
-        if isinstance(loader, BatchLoader):
-            loader.sampler.start_at(epoch, batches)
-        else:
-            set_epoch(loader, epoch)
-    strategy.training_loaders.start_at(epoch, batches)
-    reopen_loaders(trainer)
 
 
 def refuse_uneven_batches(trainer: pl.Trainer) -> None:

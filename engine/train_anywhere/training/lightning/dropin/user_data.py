@@ -15,6 +15,7 @@ from train_anywhere.files.removal import print_once
 from train_anywhere.training.lightning.checkpoint.attributes import of_loader, to_bytes, to_tensor
 from train_anywhere.training.lightning.loop.steps import is_last_batch, newest_epoch, takes_iterator
 
+Call = Callable[[], None]
 Opens = Callable[[], Iterator[Any]]
 """A function that opens a loader and returns its batches."""
 
@@ -44,9 +45,7 @@ class Loader:
         return batches
 
 
-def opener(
-    loader: Any, opened: Callable[[], None] | None = None, between: Callable[[], None] | None = None
-) -> Opens:
+def opener(loader: Any, opened: Call = lambda: None, between: Call = lambda: None) -> Opens:
     """Return a function that reads a loader from its first batch on.
 
     `opened` is called before the loader is opened, `between` before each batch is read.
@@ -54,15 +53,13 @@ def opener(
 
     def read(batches: Iterator[Any]) -> Iterator[Any]:
         while True:
-            if between:
-                between()
+            between()
             if not (batch := read_batch(batches)):
                 return
             yield batch[0]
 
     def opens() -> Iterator[Any]:
-        if opened:
-            opened()
+        opened()
         return read(iter(loader))
 
     return opens
@@ -81,11 +78,7 @@ def unwrap(loader: Any) -> Any:
 
 
 def read_batch(batches: Iterator[Any]) -> list[Any]:
-    """Return the next batch in a list, which is empty at the end.
-
-    Raises:
-        RuntimeError: a row has raised StopIteration, which would end the epoch.
-    """
+    """Return the next batch in a list, empty at the end. Raises RuntimeError for a StopIteration of a row."""
     try:
         return [next(batches)]
     except StopIteration as end:
@@ -252,20 +245,14 @@ class Place:
                 self.ahead = [random_states.pack(random_states.get_states()), None]
             found = read_batch(batches)
             if self._is_over(found) if agrees else not found:
-                if (
-                    again
-                ):  # the run was stopped at a further end of it, at which CombinedLoader opens it once more
+                if again:  # the run was stopped at a further end of it: CombinedLoader opens it once more
                     yield from self.open()
                 return
             again, self.served, self.total = False, self.served + 1, self.total + 1
             yield found[0]
 
     def _is_over(self, found: list[Any]) -> bool:
-        """Return whether the loader of a rank has ended: the others would wait for its next step.
-
-        Raises:
-            DataError: a rank has no batch at all. All ranks raise it.
-        """
+        """Return whether the loader of a rank has ended. All ranks raise DataError if one has no batch at all."""
         strategy = self.trainer.strategy
         own = torch.tensor([not found, not found and not self.served], device=strategy.root_device)
         ended, empty = strategy.reduce(own.int(), reduce_op="sum").tolist()  # type: ignore[union-attr]

@@ -17,12 +17,7 @@ from train_anywhere.training.tracking import GuardedLogger
 
 
 class RunCheckpoints(ModelCheckpoint):
-    """Lightning's ModelCheckpoint as user code reads it, about this project's checkpoints.
-
-    Args:
-        monitor: the metric that decides which checkpoint is the best.
-        mode: whether the smallest or the largest value is the best.
-    """
+    """Lightning's ModelCheckpoint as user code reads it, about this project's checkpoints."""
 
     def __init__(
         self, folder: Path, monitor: str | None, mode: str, finish: Callable[[], None] = lambda: None
@@ -67,13 +62,9 @@ for _hook in (*_OWN, *(name for name in dir(pl.Callback) if name.startswith("on_
 
 
 class RunLogger(Logger):
-    """A logger of the run without a tracker. Values of user code go to metrics.csv.
+    """A logger of the run, with a tracker on rank 0 or without one. Values of user code go to metrics.csv.
 
-    Args:
-        name: name in the configuration.
-        version: id of the run.
-        tracked: the tracker, only on rank 0; the Trainer calls `finalize` after fit and again after test, so
-            `train_anywhere.training.lightning.fit` calls `close` instead.
+    The Trainer calls `finalize` after fit and again after test, so `train_anywhere.training.lightning.fit` calls `close` instead.
     """
 
     def __init__(self, name: str, folder: Path, version: str, tracked: GuardedLogger | None = None) -> None:

@@ -15,16 +15,10 @@ from train_anywhere.config.schema import Config, Trainer
 from train_anywhere.features.feature import Step
 from train_anywhere.runs.metrics_csv import CsvLog, prefix_reserved_names
 from train_anywhere.training.early_stopping import Patience, monitored_value
+from train_anywhere.training.lightning.loop import steps
 from train_anywhere.training.lightning.loop.clock import Clock
 from train_anywhere.training.lightning.loop.course import Agreement, Course, TrainingCheck
 from train_anywhere.training.lightning.loop.over_ranks import OverRanks, refuse_different_weights
-from train_anywhere.training.lightning.loop.steps import (
-    accumulates,
-    is_last_batch,
-    is_stopping,
-    newest_epoch,
-    validation_follows,
-)
 from train_anywhere.training.plan import is_multiple
 from train_anywhere.training.reporting.progress import Progress
 
@@ -32,10 +26,7 @@ from train_anywhere.training.reporting.progress import Progress
 class MetricsCallback(pl.Callback):
     """Callback that collects, writes and shows the metrics.
 
-    Args:
-        over_ranks: reduces values over the ranks; None on one rank.
-        record: called with the first batch; None: not called.
-        opened: called at the start of an evaluation, which has opened its loaders.
+    It calls `record` with the first batch, and `opened` at the start of an evaluation, which has opened its loaders.
 
     Attributes:
         epoch_metrics: metrics at the end of the current epoch: of its last steps, and of the validation if any.
@@ -90,9 +81,9 @@ class MetricsCallback(pl.Callback):
 
     def training_started(self, trainer: pl.Trainer) -> None:
         """Tell metrics of this epoch from older ones that a checkpoint has restored."""
-        self._known = {
-            name: trainer.callback_metrics[name] for name in self._old if name in trainer.callback_metrics
-        }
+        # not read before the first batch of a new run: Lightning would compute them
+        known = trainer.callback_metrics if self._old else {}
+        self._known = {name: known[name] for name in self._old if name in known}
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the first epoch."""
@@ -115,7 +106,7 @@ class MetricsCallback(pl.Callback):
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count a batch, and the optimizer step that it may complete."""
-        stepped = not accumulates(trainer)
+        stepped = not steps.accumulates(trainer)
         self.check.batches += 1
         # `outputs` is empty without a loss
         self.check.skipped += not outputs and module.automatic_optimization
@@ -142,12 +133,12 @@ class MetricsCallback(pl.Callback):
         """Count an optimizer step. Return the metrics if they are due, else None."""
         self.course.steps_done += 1
         self.agreement.update(trainer, exchange=False)
-        ends = is_stopping(trainer) or is_last_batch(trainer) or validation_follows(trainer)
+        ends = steps.is_stopping(trainer) or steps.is_last_batch(trainer) or steps.validation_follows(trainer)
         if self.course.steps_done % self.config.trainer.log_every_n_steps and not ends:
             return None
         self.agreement.update(trainer)
         fresh = self._learning_rate()
-        if ends or is_stopping(trainer):  # before a validation, or at the end of the epoch or run
+        if ends or steps.is_stopping(trainer):  # before a validation, or at the end of the epoch or run
             self.epoch_metrics, self._unlogged, self._epoch_ending = fresh, {}, True
         return fresh
 
@@ -179,7 +170,7 @@ class MetricsCallback(pl.Callback):
 
     def before_validation(self, trainer: pl.Trainer) -> None:
         """Note whether the epoch continues after a validation."""
-        self.mid_epoch = not (is_last_batch(trainer) or is_stopping(trainer))
+        self.mid_epoch = not (steps.is_last_batch(trainer) or steps.is_stopping(trainer))
 
     def _start_evaluation(self, trainer: pl.Trainer) -> None:
         """Report the loaders of an evaluation, and compare its batches over the ranks: those of streams may differ."""
@@ -214,7 +205,7 @@ class MetricsCallback(pl.Callback):
         if trainer.state.fn == TrainerFn.FITTING:
             self.course.note_skipped_batches(trainer)
             every = self.config.monitor.compare_weights_every_n_epochs
-            if is_multiple(newest_epoch(trainer) + 1, every):
+            if is_multiple(steps.newest_epoch(trainer) + 1, every):
                 refuse_different_weights(pl_module, trainer.strategy)
         self.validation_over(trainer, pl_module)
 
@@ -228,7 +219,7 @@ class MetricsCallback(pl.Callback):
         self._write(trainer, self.epoch_metrics)
         fitting = trainer.state.fn == TrainerFn.FITTING
         batch = trainer.fit_loop.batch_idx if fitting else None
-        self.progress.end_epoch(newest_epoch(trainer), self.epoch_metrics, batch)
+        self.progress.end_epoch(steps.newest_epoch(trainer), self.epoch_metrics, batch)
         self.agreement.observers.after_validation(self.course.steps_done, self.epoch_metrics)
         self._epoch_ending = False
 
@@ -260,21 +251,13 @@ class MetricsCallback(pl.Callback):
     def _changed(self, trainer: pl.Trainer, before: Mapping[str, Any]) -> dict[str, Any]:
         """Return the metrics that are not those of `before`: each new value is in a new tensor."""
         found = trainer.callback_metrics.items()
-        return {
-            name: value
-            for name, value in found
-            if name not in before or value.data_ptr() != before[name].data_ptr()
-        }
+        return {n: v for n, v in found if n not in before or v.data_ptr() != before[n].data_ptr()}
 
     def _collect(self, trainer: pl.Trainer, before: Mapping[str, Any]) -> None:
         """Collect values that are newer than `before`, also those that are not passed to the loggers."""
         fresh = self._changed(trainer, before)
         self._known |= fresh
-        values = {
-            name: float(value)
-            for name, value in fresh.items()
-            if name.removesuffix("_step") + "_epoch" not in fresh
-        }
+        values = {n: float(v) for n, v in fresh.items() if n.removesuffix("_step") + "_epoch" not in fresh}
         if self.over_ranks:
             values = self.over_ranks.reduce(values)
         values = prefix_reserved_names(values, trainer.is_global_zero)
@@ -297,13 +280,12 @@ class MetricsCallback(pl.Callback):
             self.progress.display.measured(fresh)
             self._write(trainer, fresh)
             batch = trainer.fit_loop.batch_idx + 1
-            self.agreement.observers.after_step(
-                Step(self.course.steps_done, trainer.current_epoch, batch, fresh)
-            )
+            step = Step(self.course.steps_done, trainer.current_epoch, batch, fresh)
+            self.agreement.observers.after_step(step)
 
     def _write(self, trainer: pl.Trainer, metrics: dict[str, float]) -> None:
         if self._csv:
-            self._csv.write(self.course.steps_done, newest_epoch(trainer) + 1, metrics)
+            self._csv.write(self.course.steps_done, steps.newest_epoch(trainer) + 1, metrics)
 
 
 def _loss_of(outputs: Any) -> float:

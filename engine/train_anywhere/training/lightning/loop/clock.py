@@ -27,15 +27,11 @@ class Clock(pl.Callback):
     measure this wait, from time to time each parameter has a hook for its gradient during a step; the last hook called marks the end of the
     rank's own backward pass. From then on the own work of a batch ends with the gradient of that parameter, before with the forward pass.
 
-    The program only queues work on a GPU, so CUDA events in the queue measure the time there. They are read some batches later, when the
-    GPU has passed them, so the program never waits for them. FSDP waits for other ranks already in the forward pass, to gather weights, so
-    with FSDP only the wait for data is reported.
+    CUDA events in the GPU's queue measure the time there, and are read when the GPU has passed them. FSDP waits for other ranks already in
+    the forward pass, to gather weights, so with FSDP only the wait for data is reported.
 
     After an epoch it calls `epoch_over(trainer, module)` of the callbacks that have it: all hooks are over then, metrics are logged, and
-    schedules that watch a metric have made their step, so a checkpoint that is saved there holds all of them.
-
-    Args:
-        opened: called when the training loaders are open.
+    schedules that watch a metric have made their step. It calls `opened` when the training loaders are open.
     """
 
     def __init__(self, heartbeat: Heartbeat, opened: Callable[[pl.Trainer], None]) -> None:

@@ -20,16 +20,17 @@ class Course:
 
     Args:
         plan: the size of the run.
+        opened: called once Lightning has opened the training loaders, with the batches of an epoch, infinite if not known.
 
     Attributes:
         steps_done: optimizer steps of the run so far. With several optimizers, Lightning's `global_step` adds up their steps.
         skips: whether a hook or step of the module has ended an epoch early, by -1 or StopIteration.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, opened: Callable[[float], None] = lambda batches: None) -> None:
         self.plan, self.steps_done, self.skips = plan, 0, False
-        self._ended = False
-        self._waiting: list[Callable[[float], None]] = []
+        self._ended = self._is_open = False
+        self._opened = opened
 
     def end(self, trainer: pl.Trainer) -> None:
         """End the training after this step, as the configuration says."""
@@ -52,19 +53,11 @@ class Course:
         line = describe_early_end(who, self.steps_done, self.plan.total_steps)
         return line if self.plan.steps_known else line.rpartition(" of ")[0]
 
-    def when_opened(self, call: Callable[[float], None]) -> None:
-        """Call a function once Lightning has opened the training loaders.
-
-        Its argument is the number of training batches of an epoch, infinite if it is not known.
-        """
-        self._waiting.append(call)
-
     def loaders_opened(self, trainer: pl.Trainer) -> None:
-        """Call the functions of `when_opened`. All ranks call this."""
-        if trainer.train_dataloader is not None and self._waiting:
-            calls, self._waiting = self._waiting, []
-            for call in calls:
-                call(trainer.num_training_batches)
+        """Call `opened` if the loaders are open. All ranks call this."""
+        if trainer.train_dataloader is not None and not self._is_open:
+            self._is_open = True
+            self._opened(trainer.num_training_batches)
 
 
 class Agreement:

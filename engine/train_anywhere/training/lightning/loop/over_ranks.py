@@ -26,10 +26,8 @@ class OverRanks(pl.Callback):
     """Callback, among the first ones, that reduces over the ranks what a module logs.
 
     Means of an epoch are taken over all rows, as with `sync_dist=True`. What is logged by step stays this rank's own, because its
-    reduction would cost an exchange per step. `reduce` reduces values of the report. A value that decides is reduced in any case.
-
-    Args:
-        monitors: names of the metrics that decide; those of schedules are added.
+    reduction would cost an exchange per step. `reduce` reduces values of the report. A value that decides, such as one of `monitors` or
+    that of a schedule, is reduced in any case.
     """
 
     def __init__(

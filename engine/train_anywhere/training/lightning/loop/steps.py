@@ -1,4 +1,4 @@
-"""Where in an epoch the Trainer is, from the counters that it shows."""
+"""Where in an epoch the Trainer is, from the counters that it shows, and where a run resumes."""
 
 import math
 from typing import Any
@@ -6,6 +6,9 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
+
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
+from train_anywhere.training.plan import Plan
 
 
 def is_last_batch(trainer: pl.Trainer) -> bool:
@@ -26,7 +29,7 @@ def accumulates(trainer: pl.Trainer) -> bool:
     return trainer.strategy.handles_gradient_accumulation or not is_last_batch(trainer)
 
 
-def steps_are_over(trainer: pl.Trainer) -> bool:
+def are_over(trainer: pl.Trainer) -> bool:
     """Return whether `max_steps` optimizer steps are done."""
     return 0 <= trainer.fit_loop.max_steps <= trainer.global_step
 
@@ -62,3 +65,45 @@ def takes_iterator(trainer: pl.Trainer, stage: str = "training") -> bool:
     """Return whether a step reads the batches itself, by an argument `dataloader_iter`."""
     step = getattr(trainer.lightning_module, f"{stage}_step")
     return is_param_in_hook_signature(step, "dataloader_iter", explicit=True)
+
+
+def resume_position(
+    saved: SavedCheckpoint, plan: Plan, epochs: int, ranks: float, last: bool, over: bool
+) -> tuple[int, int]:
+    """Return the epoch and batch to resume at, both from 0.
+
+    `epochs` are those of the resumed run, and `over` is whether `max_steps` ended the epoch. `ranks` are the checkpoint's divided by those
+    of this run: fewer ranks read more batches each. With `last` the validation of the epoch's end comes first.
+    """
+    epoch, batch = saved.epoch, int(saved.batch * ranks)
+    if batch and not last and (batch >= plan.train_batches or over):
+        epoch, batch = epoch + 1, 0
+    return (epoch, batch) if epoch < epochs or epochs == -1 else (epochs, 0)
+
+
+def set_loop_counters(
+    state: dict[str, Any], epoch: int, batch: int, last: bool, steps: int, to_validate: bool
+) -> None:
+    """Set the saved state of the fit loop to `epoch` complete epochs and `batch` batches.
+
+    Lightning saves its counters in the middle of a hook and guesses at loading which hook it was.
+    Here they get the values that they have between two batches, between two epochs, or before a validation.
+
+    The state is `checkpoint["loops"]["fit_loop"]`, changed in place. `last`: no batch of the epoch is left; `steps` optimizer steps
+    are done; `to_validate`: the validation after the last one is still to be run.
+    """
+    started = epoch + 1 if batch else epoch
+    batches = state["epoch_loop.batch_progress"]["total"]["ready"]
+    total, current = _count(batches, batches), _count(batch, batch)
+    state["epoch_loop.state_dict"]["_batches_that_stepped"] = steps
+    state["epoch_progress"] = {name: _count(started, epoch) for name in ("total", "current")}
+    state["epoch_loop.batch_progress"] = {"total": total, "current": current, "is_last_batch": last}
+    total, current = (
+        _count(int(to_validate), 0),
+        _count(0, 0),
+    )  # Lightning resumes a validation that had started
+    state["epoch_loop.val_loop.batch_progress"] = {"total": total, "current": current, "is_last_batch": False}
+
+
+def _count(started: int, done: int) -> dict[str, int]:
+    return {"ready": started, "started": started, "processed": done, "completed": done}

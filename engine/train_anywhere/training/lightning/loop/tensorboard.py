@@ -98,8 +98,5 @@ class TorchRecording:
         found = self._profile.key_averages()
         gpu = any(one.self_device_time_total for one in found)
         times = {one.key: one.self_device_time_total if gpu else one.self_cpu_time_total for one in found}
-        return [
-            Operation(one.key, one.count, times[one.key] / 1000)
-            for one in found
-            if "ProfilerStep" not in one.key
-        ]
+        kept = (one for one in found if "ProfilerStep" not in one.key)
+        return [Operation(one.key, one.count, times[one.key] / 1000) for one in kept]

@@ -26,11 +26,7 @@ class OneDevice(StrategyHooks, SingleDeviceStrategy):
 
 
 def make_strategy(name: str, config: Config, topology: Topology, device: torch.device) -> Strategy:
-    """Return the strategy of one rank by its resolved name.
-
-    Raises:
-        ConfigError: the strategy does not work with these options.
-    """
+    """Return the strategy of one rank by its resolved name. Raises ConfigError for options that do not suit it."""
     trainer, chosen = config.trainer, config.strategy
     options: dict[str, Any] = {"completes": config.checkpoint.other_objects == "leave_out"}
     if name == "single":

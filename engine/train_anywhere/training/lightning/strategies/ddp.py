@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, cast
 
@@ -21,6 +22,11 @@ from train_anywhere.errors import ConfigError, listed
 from train_anywhere.training.lightning.strategies.hooks import StrategyHooks
 
 
+def _read(name: str) -> Callable[["TopologyEnvironment"], int]:
+    """Return a method that returns this number of the topology."""
+    return lambda environment: int(getattr(environment.topology, name))
+
+
 class TopologyEnvironment(ClusterEnvironment):
     """A cluster environment from a `Topology`.
 
@@ -37,27 +43,13 @@ class TopologyEnvironment(ClusterEnvironment):
     main_address = property(lambda self: self.topology.coordinator_address)
     main_port = property(lambda self: self.topology.coordinator_port)
 
-    def set_world_size(self, size: int) -> None:
-        """Ignore Lightning's value, ranks per node times nodes, which is wrong for uneven jobs."""
+    world_size, global_rank = _read("world_size"), _read("rank")
+    local_rank, node_rank = _read("local_rank"), _read("node_rank")
 
-    def set_global_rank(self, rank: int) -> None:
-        """Ignore Lightning's value, as in `set_world_size`."""
+    def set_world_size(self, number: int) -> None:
+        """Ignore Lightning's value, of ranks per node times nodes, which is wrong for uneven jobs."""
 
-    def world_size(self) -> int:
-        """Return the number of ranks."""
-        return self.topology.world_size
-
-    def global_rank(self) -> int:
-        """Return the number of this rank."""
-        return self.topology.rank
-
-    def local_rank(self) -> int:
-        """Return the number of this rank on its node."""
-        return self.topology.local_rank
-
-    def node_rank(self) -> int:
-        """Return the number of this node."""
-        return self.topology.node_rank
+    set_global_rank = set_world_size
 
 
 def node_devices(topology: Topology, own: torch.device) -> list[torch.device]:
@@ -86,9 +78,6 @@ MAX_DIMENSIONS = 8
 
 class OneDevicePerRank(StrategyHooks, DDPStrategy):
     """DistributedDataParallel over ranks that are already running, with one device each.
-
-    Lightning's DDPStrategy computes ranks as node * devices + local rank, which is wrong for uneven jobs, and its launcher
-    starts processes.
 
     Args:
         compression: "none", or "fp16" or "bf16" to send gradients with 16 bits; in fp16 gradients above 65504 become infinite.
@@ -144,12 +133,10 @@ class OneDevicePerRank(StrategyHooks, DDPStrategy):
 
     def setup_distributed(self) -> None:
         """Connect the ranks in this project's store, then set up as Lightning does at the start of each loop."""
-        environment = self.cluster_environment
+        environment, device = self.cluster_environment, self.root_device
         assert isinstance(environment, TopologyEnvironment)
         if not distributed.is_initialized():
-            backend = self.process_group_backend or distributed.get_default_backend_for_device(
-                self.root_device
-            )
+            backend = self.process_group_backend or distributed.get_default_backend_for_device(device)
             store = open_store(environment.topology, default_pg_timeout)
             os.environ |= {"MASTER_ADDR": environment.main_address, "MASTER_PORT": str(environment.main_port)}
             distributed.init_process_group(
@@ -157,7 +144,7 @@ class OneDevicePerRank(StrategyHooks, DDPStrategy):
                 rank=environment.global_rank(),
                 world_size=environment.world_size(),
                 timeout=default_pg_timeout,
-                device_id=self.root_device if self.root_device.type != "cpu" else None,
+                device_id=device if device.type != "cpu" else None,
                 store=store,
             )
         super().setup_distributed()
@@ -172,19 +159,14 @@ class OneDevicePerRank(StrategyHooks, DDPStrategy):
         return tensor
 
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
-        """Gather a tensor [rows, ...] from each rank, see `join_ranks`.
-
-        Raises:
-            ConfigError: the ranks' tensors do not fit together.
-        """
+        """Gather a tensor [rows, ...] from each rank, see `join_ranks`. Raises ConfigError if they do not fit together."""
         if not distributed.is_initialized() or tensor.dim() > MAX_DIMENSIONS:
             return super().all_gather(tensor, group, sync_grads)
         own = [tensor.dim(), *tensor.shape, *[0] * (MAX_DIMENSIONS - tensor.dim())]
         shapes = super().all_gather(torch.tensor(own, device=self.root_device), group).tolist()
         sizes = [row[1 : 1 + row[0]] for row in shapes]
-        if sizes.count(sizes[0]) == len(sizes):
+        if have_equal_rows(sizes):
             return super().all_gather(tensor, group, sync_grads)
-        refuse_different_rows(sizes)
         rows = [size[0] for size in sizes]
         padded = torch.cat([tensor, tensor.new_zeros(max(rows) - len(tensor), *tensor.shape[1:])])
         gathered = super().all_gather(padded, group, sync_grads)
@@ -196,17 +178,16 @@ def join_ranks(parts: list[Tensor]) -> Tensor:
 
     In both cases `flatten(0, 1)` returns each row once, rank after rank. Raises ConfigError if the tensors don't fit together.
     """
-    sizes = [list(part.shape) for part in parts]
-    if sizes.count(sizes[0]) == len(sizes):
-        return torch.stack(parts)
-    refuse_different_rows(sizes)
-    return torch.cat(parts).unsqueeze(0)
+    equal = have_equal_rows([list(part.shape) for part in parts])
+    return torch.stack(parts) if equal else torch.cat(parts).unsqueeze(0)
 
 
-def refuse_different_rows(sizes: list[list[int]]) -> None:
-    """Raise ConfigError if the shapes differ in more than their first dimension."""
-    if any(not size or size[1:] != sizes[0][1:] for size in sizes):
+def have_equal_rows(sizes: list[list[int]]) -> bool:
+    """Return whether all shapes are equal. Raises ConfigError if they differ in more than their first dimension."""
+    equal = sizes.count(sizes[0]) == len(sizes)
+    if not equal and any(not size or size[1:] != sizes[0][1:] for size in sizes):
         raise ConfigError(
             f"all_gather got tensors of the shapes {listed(sizes)} from ranks 0 to {len(sizes) - 1}; only the first "
             "dimension may differ."
         )
+    return equal

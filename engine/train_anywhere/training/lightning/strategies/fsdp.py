@@ -50,13 +50,11 @@ def shard(
     group: int | None = None,
     prepare: Callable[[nn.Module], None] = lambda block: None,
 ) -> None:
-    """Split each block of the network over all ranks. Each is gathered as a unit.
+    """Split each block of the network over all ranks: it is gathered as a unit. Raises ConfigError without a layer of these classes.
 
-    The rest is gathered together, with the network: small layers such as normalizations, and weights that two blocks share.
-
-    The blocks are the layers with the class `names`, or those of `find_blocks`. Each `group` of consecutive ranks shares one copy of
-    the network, with gradients averaged over the groups; None: all ranks share one. `prepare` is called with each block before it is
-    split, and with the network before the rest is. Raises ConfigError if no layer has one of these classes.
+    The rest is gathered together, with the network: small layers such as normalizations, and weights that two blocks share. Each `group`
+    of consecutive ranks shares one copy of the network, with gradients averaged over the groups; None: all ranks share one. `prepare` is
+    called with each block before it is split, and with the network before the rest is.
     """
     ranks = distributed.get_world_size()
     if group in (None, ranks):
@@ -217,8 +215,6 @@ class FullyShardedStrategy(OneDevicePerRank):
     def _broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
             distributed.broadcast(tensor.data, 0)
-
-    # --- checkpoints ----------------------------------------------------------------------------------------
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Return this rank's part of the weights. All ranks must call this."""

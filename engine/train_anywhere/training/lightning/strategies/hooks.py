@@ -9,6 +9,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
+from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 from torch import nn
@@ -45,8 +46,10 @@ RESTORED, RUNS = "_CheckpointConnector.resume_end", "run-stage"
 AFTER_SAVE = "Trainer.save_checkpoint"
 """Lightning's name of the barrier after a checkpoint, which is skipped: checkpoints are written in the background."""
 
+ADD_EARLIER = "add them in setup, configure_model or on_fit_start."
 
-class StrategyHooks:
+
+class StrategyHooks(Strategy):
     """The first base of each strategy: signals, loaders and checkpoints.
 
     Signal handlers of the run stay: on TERM, Lightning's own would broadcast within the handler, for which a rank without the signal never
@@ -63,14 +66,6 @@ class StrategyHooks:
 
     saves_on_all_ranks = False
     launcher: Any = None
-    # of the strategy that has these hooks
-    lightning_module: Any
-    world_size: Any
-    global_rank: Any
-    is_global_zero: Any
-    optimizers: Any
-    checkpoint_io: Any
-    lightning_restore_optimizer: Any
 
     def __init__(self, *arguments: Any, completes: bool = False, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -91,7 +86,7 @@ class StrategyHooks:
         """Return the loader that the Trainer reads on this rank. Lightning has put its sampler in."""
         dataloader, trainer = unwrap(dataloader), self.lightning_module.trainer
         protect_workers(dataloader, self.global_rank)
-        loader = super().process_dataloader(dataloader)  # type: ignore[misc]
+        loader = super().process_dataloader(dataloader)
         if trainer.predicting:
             return loader
         # a hook of a check before training may read `estimated_stepping_batches`, which opens them
@@ -114,7 +109,7 @@ class StrategyHooks:
 
     def on_validation_end(self) -> None:
         """Forget the modes of the layers before the validation."""
-        super().on_validation_end()  # type: ignore[misc]
+        super().on_validation_end()
         self.modes = {}
 
     def _between_steps(self) -> None:
@@ -130,7 +125,7 @@ class StrategyHooks:
 
     def on_train_start(self) -> None:
         """Restore flags and random states, after all start hooks of callbacks and module."""
-        super().on_train_start()  # type: ignore[misc]
+        super().on_train_start()
         self._load_late()
         self.steps_read = takes_iterator(self.lightning_module.trainer)
         self.training_loaders.training_started()
@@ -152,7 +147,7 @@ class StrategyHooks:
 
     def wait_for_ranks(self, name: str | None) -> None:
         """Wait for all ranks."""
-        super().barrier(name)  # type: ignore[misc]
+        super().barrier(name)
 
     def barrier(self, name: str | None = None) -> None:
         """Wait for all ranks. Lightning replaces the signal handlers between two barriers: none runs in between, and ours stay."""
@@ -186,17 +181,14 @@ class StrategyHooks:
             self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options=storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Return a checkpoint, which holds only tensors and plain values.
+        """Return a checkpoint, which holds only tensors and plain values. Raises CheckpointError if it is damaged.
 
         Training continues from the training weights. A test gets no states of callbacks: one could replace the weights.
-
-        Raises:
-            CheckpointError: the file is damaged.
         """
         module = self.lightning_module
         with as_checkpoint_error(checkpoint_path):
             refuse_compressed(Path(checkpoint_path))
-            state: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only=True)  # type: ignore[misc]
+            state: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only=True)
             if module.trainer.state.fn == TrainerFn.FITTING:
                 self.loaded = with_training_weights(state)
                 parts = ["loops", "lr_schedulers", *["optimizer_states"] * self.lightning_restore_optimizer]
@@ -224,7 +216,7 @@ class StrategyHooks:
                 if found is not None and not found.missing_keys:
                     self._late = {name: checkpoint["state_dict"][name] for name in found.unexpected_keys}
                     return
-            super().load_model_state_dict(checkpoint, strict)  # type: ignore[misc]
+            super().load_model_state_dict(checkpoint, strict)
 
     def _load_late(self) -> None:
         """Load the weights that start hooks have added. Raises CheckpointError if some are still missing."""
@@ -233,8 +225,7 @@ class StrategyHooks:
         with as_checkpoint_error(path):
             if late and (left := module.load_state_dict(late, strict=False).unexpected_keys):
                 raise CheckpointError(
-                    f"{path} holds {', '.join(left)}, which this model does not have when training starts; add them in setup, "
-                    "configure_model or on_fit_start."
+                    f"{path} holds {', '.join(left)}, which this model does not have when training starts; {ADD_EARLIER}"
                 )
         if not self.saves_on_all_ranks:
             self._names = {*module.state_dict()}
@@ -244,8 +235,7 @@ class StrategyHooks:
         added = [name for name in names if name not in self._names] if self._names else []
         if added and self.is_global_zero:
             self.training_loaders.report(
-                f"{', '.join(added)}: added after training had started, so a resumed run can't load them; add them in setup, "
-                "configure_model or on_fit_start."
+                f"{', '.join(added)}: added after training had started, so a resumed run can't load them; {ADD_EARLIER}"
             )
             self._names.update(added)
 
@@ -255,7 +245,7 @@ class StrategyHooks:
             set_flags(self.lightning_module, checkpoint.get(KEY, {}))
             restore_groups(self.lightning_module, self.optimizers, checkpoint.get(KEY, {}))
             groups = [[*optimizer.param_groups] for optimizer in self.optimizers]
-            super().load_optimizer_state_dict(checkpoint)  # type: ignore[misc]
+            super().load_optimizer_state_dict(checkpoint)
         for optimizer, before in zip(self.optimizers, groups, strict=True):
             # an optimizer around another one shares its groups, and torch replaces them
             for old, new in zip(before, optimizer.param_groups, strict=False):

@@ -82,8 +82,6 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
         assert self.parallel_devices
         return self.parallel_devices[self.local_rank]
 
-    # --- set-up -------------------------------------------------------------------------------------------------
-
     def setup_environment(self) -> None:
         """Connect the ranks."""
         super().setup_environment()
@@ -132,8 +130,6 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
                 hvd.synchronize(handle)
                 if packed.data_ptr() != tensor.data_ptr():
                     tensor.copy_(packed)
-
-    # --- gradients ----------------------------------------------------------------------------------------------
 
     def update_trainable(self) -> None:
         """Average also the gradients of newly trainable parameters. All ranks must call this."""
@@ -198,8 +194,6 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
         if average.data_ptr() != gradient.data_ptr():
             gradient.copy_(average)
 
-    # --- collectives --------------------------------------------------------------------------------------------
-
     @contextmanager
     def _collective(self) -> Iterator[None]:
         """Leave inference mode: Horovod allocates tensors in a thread where it is not set."""
@@ -256,14 +250,8 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
         return [part.reshape(size) for part, size in zip(parts, sizes, strict=True)]
 
 
-OPERATIONS = {
-    "sum": hvd.Sum,
-    "mean": hvd.Sum,
-    "avg": hvd.Sum,
-    "max": hvd.Max,
-    "min": hvd.Min,
-    "product": hvd.Product,
-}
+OPERATIONS = dict.fromkeys(("sum", "mean", "avg"), hvd.Sum)
+OPERATIONS |= {"max": hvd.Max, "min": hvd.Min, "product": hvd.Product}
 OPERATION = re.compile("|".join(OPERATIONS))
 
 
