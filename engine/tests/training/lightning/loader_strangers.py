@@ -8,6 +8,8 @@ import lightning.pytorch as pl
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from engine.tests.differential.lightning.parts import Stateful
+
 ROWS = 12
 
 
@@ -42,6 +44,8 @@ class Walk(Sampler[int]):
 def drawing(kind: str = "loader") -> Any:
     """Return a loader that depends on a generator of its own."""
     rows = Rows()
+    if kind == "stateful":
+        return Stateful(rows, batch_size=3)
     if kind == "sampler":
         return DataLoader(rows, batch_size=3, sampler=Walk())
     if kind == "cycled":  # the second loader is opened twice in an epoch

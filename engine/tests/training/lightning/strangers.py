@@ -1,7 +1,6 @@
 """Modules and data sets of users that work with a plain Trainer."""
 
 import os
-import signal
 from typing import Any
 
 import lightning.pytorch as pl
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 from torchmetrics import MeanSquaredError
 
@@ -248,45 +247,6 @@ class Adding(Plain):
         numbers = sum(float(name.removeprefix("row ")) for name in batch["name"])
         self.log("rows", numbers, on_step=False, on_epoch=True, reduce_fx="sum")
         return functional.mse_loss(self(batch["x"]), batch["y"])
-
-
-class Keeping:
-    """A loader that keeps its position. With `stop_at` it sends SIGTERM with that batch of all.
-
-    Attributes:
-        given: batches, by all of this class.
-    """
-
-    given = 0
-
-    def __init__(self, stop_at: int = 0) -> None:
-        self.rows, self.at, self.order, self.stop_at = Rows(ROWS), 0, list(range(ROWS)), stop_at
-        self.loaded = False
-
-    def __len__(self) -> int:
-        return ROWS // 10
-
-    def __iter__(self) -> Any:
-        if not self.loaded:
-            self.at, self.order = 0, np.random.permutation(self.order).tolist()
-        self.loaded = False
-        while self.at < len(self):
-            chosen = self.order[10 * self.at : 10 * self.at + 10]
-            self.at, Keeping.given = self.at + 1, Keeping.given + 1
-            if Keeping.given == self.stop_at:
-                signal.raise_signal(signal.SIGTERM)
-            yield default_collate([self.rows[index] for index in chosen])
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"at": self.at, "order": list(self.order)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.at, self.order, self.loaded = state["at"], state["order"], True
-
-
-def keeping(stop_at: int = 0) -> tuple[Any, Any]:
-    """Trained from it."""
-    return Keeping(stop_at), Rows(VAL, 1)
 
 
 class Backwards(DistributedSampler[Any]):

@@ -9,8 +9,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.runs.folder import RunDir
 
-from .conftest import Fit, MakeRun, assert_equal, final_state
-from .strangers import Keeping
+from .conftest import Fit, MakeRun
 
 HERE = "engine.tests.training.lightning.strangers"
 
@@ -109,16 +108,3 @@ def test_refusals(module, data, words, sentence, stranger, fit) -> None:
     with pytest.raises((ConfigError, DataError), match=sentence):
         config, run = stranger(module, data, *words)
         fit(config, run)
-
-
-def test_a_loader_that_keeps_its_position_goes_on_from_it(stranger, fit, monkeypatch, capfd) -> None:
-    """No batch is read again."""
-    words = ("task.dropout=0.3", "monitor.progress=plain")
-    config, whole = stranger("Plain", "keeping", *words)
-    expected = fit(config, whole)
-    interrupted, parts = stranger("Plain", "keeping", *words, "data.stop_at=15")
-    monkeypatch.setattr(Keeping, "given", 0)
-    assert (fit(interrupted, parts).state, Keeping.given) == ("preempted", 15)
-    assert fit(config, parts).step == expected.step
-    assert Keeping.given == expected.step
-    assert_equal(final_state(parts)["state_dict"], final_state(whole)["state_dict"])

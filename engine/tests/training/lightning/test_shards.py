@@ -15,18 +15,38 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.metadata import Metadata
 
 from train_anywhere.errors import CheckpointError
+from train_anywhere.files import ROOT
 from train_anywhere.files.removal import OwnedFolder
 from train_anywhere.training.lightning.checkpoint.shards import ShardPlanner, ShardReader, ShardWriter
 
-RANK = Path(__file__).with_name("shards_rank.py")
 RANKS = 8
+RANK = f"""
+import sys
+sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "engine")!r}]
+from pathlib import Path
+import torch
+from torch import distributed
+from train_anywhere.training.lightning.checkpoint.shards import Shards
+
+def sockets():
+    return sum(path.is_socket() for path in Path("/proc/self/fd").iterdir())
+
+torch.set_num_threads(1)
+folder, rank = Path(sys.argv[1]), int(sys.argv[2])
+distributed.init_process_group("gloo", init_method=f"file://{{folder}}/meet", rank=rank, world_size={RANKS})
+before = sockets()
+shards = Shards(folder / "checkpoints")
+shards.write({{"state_dict": {{f"of {{rank}}": torch.full((3,), float(rank))}}, "optimizer_states": [{{}}]}})
+print(shards.wait() or sockets() - before)
+distributed.barrier()
+"""
 
 
 @pytest.mark.slow
 def test_ranks_connect_only_with_those_they_speak_to(tmp_path: Path) -> None:
     """All with all would be seven connections for each of eight, and a socket to listen."""
     (tmp_path / "checkpoints").mkdir()
-    commands = [[sys.executable, str(RANK), str(tmp_path), str(n), str(RANKS)] for n in range(RANKS)]
+    commands = [[sys.executable, "-c", RANK, str(tmp_path), str(n)] for n in range(RANKS)]
     ranks = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
     said = [int(rank.communicate(timeout=300)[0].splitlines()[-1]) for rank in ranks]
     assert len(list((tmp_path / "checkpoints" / "shards").glob("*.distcp"))) == RANKS

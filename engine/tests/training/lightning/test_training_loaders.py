@@ -49,6 +49,12 @@ def test_a_generator_of_the_user_continues(kind: str, place: str, rows_of: Any) 
     assert rows_of(kind, stop, 0) == expected and len(expected) == 3 * ROWS // 3
 
 
+def test_a_loader_that_keeps_its_position_reads_no_batch_again(rows_of: Any) -> None:
+    expected = rows_of("stateful", 0)
+    assert rows_of("stateful", ROWS + 5, 0) == expected
+    assert Rows.reads == 3 * ROWS - (ROWS + 6)  # two batches of the second epoch were trained
+
+
 def test_the_handlers_of_the_run_stay(rows_of: Any) -> None:
     rows_of("loader", 0)
     assert all(isinstance(handler.__self__, Stop) for handler in Keeps.handlers)
