@@ -14,7 +14,7 @@ SHORT = (
     "data.batch_size=8", "trainer.max_epochs=1", "monitor.progress=none", "trainer.accelerator=cpu", "checkpoint.monitor=val_loss",
 )  # fmt: skip
 CASES = [
-    *((name, "task.at=training_step") for name in RAISED if name != "StopIteration"),
+    *((name, f"task._target_={HERE}.Ends") for name in RAISED if name != "StopIteration"),
     *((name, f"data._target_={HERE}.rows") for name in ("StopIteration", "SystemExit")),
     ("StopIteration", f"data._target_={HERE}.rows", "data.part=val"),
     ("StopIteration", f"data._target_={HERE}.collated"),
@@ -26,11 +26,9 @@ CASES = [
 
 def words_of(name: str, *words: str) -> list[str]:
     """The overrides of a case: the exception goes to the section of its first one."""
-    section = words[0].partition("=")[0].rpartition(".")[0]
-    targets = {"task": f"{HERE}.Ends", "data": f"{HERE}.rows"}
-    chosen = [f"{key}._target_={targets[key]}" for key in dict.fromkeys(["task", "data", section])]
-    given = {word.partition("=")[0]: word for word in [*chosen, *words]}
-    return [*given.values(), f"{section}.raises={name}", *SHORT]
+    first = (f"task._target_={HERE}.Ends", f"data._target_={HERE}.rows")
+    given = {word.partition("=")[0]: word for word in (*first, *words)}
+    return [*given.values(), f"{words[0].partition('.')[0]}.raises={name}", *SHORT]
 
 
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
