@@ -412,18 +412,13 @@ def split_imports(said: str) -> tuple[set[str], list[str]]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--cfg", "job"], ["dry_run=true"], ["framework=keras", "dry_run=true"]]
-)
-@pytest.mark.quick("arguments1")
-def test_the_light_path_loads_no_framework(arguments: list[str]) -> None:
-    modules = loaded(arguments)
-    assert "hydra" in modules
-    assert not modules & HEAVY
-
-
-@pytest.mark.parametrize(
     ("program", "words", "code"),
     [
+        ("train", "--cfg job", 0),
+        *(
+            pytest.param("train", words, 0, marks=pytest.mark.slow)
+            for words in ("--help", "dry_run=true", "framework=keras dry_run=true")
+        ),
         ("run", "cluster=slurm dry_run=true -- examples/programs/main.py", 0),
         ("train", "-m seed=1,2 cluster=slurm dry_run=true", 0),
         ("train", "-m hydra/sweeper=optuna seed=1,2 cluster=slurm dry_run=true", 0),
@@ -435,7 +430,8 @@ def test_the_light_path_loads_no_framework(arguments: list[str]) -> None:
     ],
 )
 def test_every_command_of_the_login_node_loads_no_framework(program: str, words: str, code: int) -> None:
-    assert not loaded(words.split(), program, code) & HEAVY
+    modules = loaded(words.split(), program, code)
+    assert not modules & HEAVY and (program != "train" or "hydra" in modules)
 
 
 def test_the_reader_of_imports_sees_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,13 @@ def experiment(*command: str, timeout: float = 600) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def unharmed(*words: str, timeout: float = 600) -> dict:
+    """Run the laboratory, in which nothing may be torn, lost or different."""
+    result = experiment(str(HERE / "lab.py"), *words, timeout=timeout)
+    assert (result["torn"], result["lost"], result["different"]) == (0, 0, 0), result["notes"]
+    return result
+
+
 @pytest.fixture(autouse=True)
 def compiler(require: Callable[[object, str], None]) -> None:
     require(shutil.which("cc"), "install a C compiler: apt install gcc")
@@ -53,8 +60,7 @@ def compiler(require: Callable[[object, str], None]) -> None:
 
 def test_some_kills_of_saving_and_publishing() -> None:
     """At file operations and at random moments, with every kind of trouble."""
-    result = experiment(str(HERE / "lab.py"), "--kills", "20")
-    assert (result["torn"], result["lost"], result["different"]) == (0, 0, 0), result["notes"]
+    result = unharmed("--kills", "20")
     assert result["kills"] >= 20 and result["troubles"] > 10
 
 
@@ -62,8 +68,7 @@ def test_some_kills_of_saving_and_publishing() -> None:
 @pytest.mark.long
 def test_a_kill_at_every_file_operation_of_saving_and_publishing() -> None:
     """Each operation once, and more kills at random moments."""
-    result = experiment(str(HERE / "lab.py"), "--every-operation", "--no-troubles", "--kills", str(KILLS))
-    assert (result["torn"], result["lost"], result["different"]) == (0, 0, 0), result["notes"]
+    result = unharmed("--every-operation", "--no-troubles", "--kills", str(KILLS))
     assert result["kills"] >= max(KILLS, result["operations"], 50)
 
 
@@ -71,8 +76,7 @@ def test_a_kill_at_every_file_operation_of_saving_and_publishing() -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("framework", ["lightning", "keras"])
 def test_kills_at_random_moments(framework: str) -> None:
-    result = experiment(str(HERE / "lab.py"), "--framework", framework, "--kills", str(KILLS), timeout=3500)
-    assert (result["torn"], result["lost"], result["different"]) == (0, 0, 0), result["notes"]
+    result = unharmed("--framework", framework, "--kills", str(KILLS), timeout=3500)
     assert result["kills"] >= KILLS and result["resumes"] >= 20
 
 
@@ -82,11 +86,8 @@ def test_kills_at_random_moments(framework: str) -> None:
     [("keras", "mirrored", 2), ("lightning", "fsdp", 1)],  # in one process
 )
 def test_a_few_kills_of_other_strategies(framework: str, strategy: str, devices: int) -> None:
-    others = (f"strategy={strategy}", f"trainer.devices={devices}")
-    result = experiment(
-        str(HERE / "lab.py"), *others, "--framework", framework, "--kills", "4", "--no-troubles"
-    )
-    assert (result["torn"], result["lost"], result["different"]) == (0, 0, 0), result["notes"]
+    others = (f"strategy={strategy}", f"trainer.devices={devices}", "--framework", framework)
+    result = unharmed(*others, "--kills", "4", "--no-troubles")
     assert result["kills"] >= 4
 
 

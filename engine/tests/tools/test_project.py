@@ -136,19 +136,18 @@ def test_a_refusal_is_one_message_and_writes_nothing(tmp_path: Path, words: tupl
     assert first.startswith(f"error: {REFUSED[words]}") and len(rest) == 1  # and the line of make
 
 
-def test_a_folder_that_has_files_or_no_parent_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_can_not_be_that_of_a_project_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for place, says in ((tmp_path, "is not an empty folder"), (tmp_path / "a/b", "there is no folder")):
-        done = make(place)
-        assert done.returncode == 2 and says in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_folder_inside_of_the_template_or_that_can_not_be_written_is_refused() -> None:
-    for place, says in ((ROOT / "inside", "is inside of"), (Path("/proc/mine"), "nothing was written")):
+    for place, says in (
+        (tmp_path, "is not an empty folder"),
+        (tmp_path / "a/b", "there is no folder"),
+        (ROOT / "inside", "is inside of"),
+        (Path("/proc/mine"), "nothing was written"),
+    ):
         done = make(place)
         assert done.returncode == 2 and says in done.stderr and len(done.stderr.splitlines()) == 2
-        assert not place.exists()
+        assert place == tmp_path or not place.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_commands_are_equal_and_work_from_any_folder(tmp_path: Path) -> None:
