@@ -1,6 +1,9 @@
 """A stand-in for pynvml, with four GPUs, of which one answers not all questions; None is a lost one."""
 
+import os
 from pathlib import Path
+
+from train_anywhere.files import with_engine
 
 NVML = """
 from types import SimpleNamespace
@@ -59,4 +62,4 @@ def idle_gpus(folder: Path, warn: float) -> dict[str, str]:
     """Return the environment of a run on a stand-in's two idle GPUs and a monitor that waits less."""
     fake_nvml(folder, [(0, 4096, 62900, 31)] * 2)
     (folder / "sitecustomize.py").write_text(HURRY.format(warn=warn))
-    return {"PYTHONPATH": str(folder)}
+    return {"PYTHONPATH": f"{folder}{os.pathsep}{with_engine()['PYTHONPATH']}"}

@@ -81,7 +81,9 @@ class Submission:
     def _roll_back(self) -> None:
         for undo in reversed(self.undo):
             undo()
-        for path in {*self._before, *self._submission_files()}:
+        paths = {*self._before, *self._submission_files()}
+        # new files first: on a full disk, their removal makes room for the earlier content of the others
+        for path in sorted(paths, key=lambda path: self._before.get(path) is not None):
             before, now = self._before.get(path), read_content(path)
             if now != before and now == self._job_files.get(path, now):
                 if before is None:

@@ -179,7 +179,7 @@ def submit_recorded(
             record_job(runs, None, "")
         for run in runs:
             if run.read_info().get("state") == "queued":
-                run.update(submission=str(error))
+                run.update_or_defer(submission=str(error))
         folder = display_path(runs[0].path) + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")
         raise error.add_sentence(f"The run folder is kept: {folder}") from None
 
