@@ -3,8 +3,8 @@
 The first saves a third of a composition; the second is one of two.
 """
 
+import pickle
 from contextlib import suppress
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _read = compose._load_choice
 _ask_mode = Hydra.get_mode
-_known: dict[object, "ConfigResult"] = {}
+_known: dict[object, bytes] = {}
 
 
 def remember_files() -> None:
@@ -46,8 +46,9 @@ def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult"
     custom = compose.CONFIGS / file.parent.name / f"{CUSTOM}.yaml"
     key = (source.provider, str(file), _stamp(file), str(custom), _stamp(custom))
     if key not in _known:
-        _known[key] = _read(source, config_path)
-    return deepcopy(_known[key])
+        _known[key] = pickle.dumps(_read(source, config_path))
+    found: ConfigResult = pickle.loads(_known[key])
+    return found
 
 
 def _stamp(file: Path) -> tuple[int, ...]:
