@@ -388,6 +388,8 @@ def test_one_scan_for_all_processes(tmp_path: Path) -> None:
     assert open_index(folder, tmp_path / ".cache").place == place and place.stat().st_mtime_ns == before
     os.utime(folder / FIRST, (1, 1))
     assert open_index(folder, tmp_path).place != place and not [*folder.glob(".*")]
+    with pytest.raises(DataError, match=r"can't be written \(.*\); use data\.index=FOLDER\.$"):
+        open_index(folder, folder / FIRST)
 
 
 def test_row_groups_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

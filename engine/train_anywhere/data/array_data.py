@@ -34,9 +34,7 @@ def array_rows(split: Any) -> ArrayRows | None:
 
     A list whose entries all have the same shape after the first dimension is taken for a list of rows: None.
     float64 becomes float32, as in `keras.Model.fit`, except in memory maps and torch tensors.
-
-    Raises:
-        DataError: the arrays in a tuple differ in their number of rows.
+    Raises DataError: the arrays in a tuple differ in their number of rows.
     """
     is_pair_or_triple = isinstance(split, tuple | list) and len(split) in (2, 3)
     if not (is_pair_or_triple or (isinstance(split, Mapping) and split)):

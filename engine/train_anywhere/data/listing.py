@@ -20,9 +20,7 @@ def walk(folder: str, above: tuple[tuple[int, int], ...] = ()) -> Iterator[tuple
     """Yield the path and kind of everything below a folder, sorted by name in each folder; links are followed.
 
     `above` holds the device and inode numbers of the folders that contain `folder`.
-
-    Raises:
-        DataError: a folder can't be listed, or a link leads back to a folder that contains it.
+    Raises DataError: a folder can't be listed, or a link leads back to a folder that contains it.
     """
     try:
         status = os.stat(folder)

@@ -13,14 +13,13 @@ from train_anywhere.files.atomic import move
 from train_anywhere.files.removal import OwnedFolder, new_folder, remove
 
 
-def prepare_folder(folder: Path, write: Callable[[Path], None]) -> Path:
+def prepare_folder(folder: Path, write: Callable[[Path], None], use: str = "") -> Path:
     """Return `folder`; if it does not exist, one process calls `write` with an empty folder next to it and renames that.
 
     So no process sees a half-written folder, even on a shared disk without locks. An existing folder is never changed: its name must
     contain a checksum of all that it is made from. What a killed process left is removed by the next one on the same node.
-
-    Raises:
-        DataError: the folder can't be written; or any error of `write`, which leaves nothing behind.
+    `use` is the end of the message if the folder can't be written, such as "; use data.index=FOLDER".
+    Raises DataError: the folder can't be written; or any error of `write`, which leaves nothing behind.
     """
     if folder.is_dir():
         return folder
@@ -31,7 +30,7 @@ def prepare_folder(folder: Path, write: Callable[[Path], None]) -> Path:
                 _remove_abandoned(folder.parent)
                 _write(folder, write)
     except OSError as error:
-        raise DataError(f"{folder.parent} can't be written ({error.strerror or error}).") from error
+        raise DataError(f"{folder.parent} can't be written ({error.strerror or error}){use}.") from error
     return folder
 
 

@@ -29,7 +29,7 @@ from train_anywhere.training.plan import refuse_other_framework
 if TYPE_CHECKING:
     from train_anywhere.inference.predictor import Predictor
 
-CHANGEABLE = ("data.dir", "data.cache", "data.workers", "paths.data", "trust", "trainer.accelerator", "trainer.precision",
+CHANGEABLE = ("data.dir", "data.cache", "data.index", "data.workers", "paths.data", "trust", "trainer.accelerator", "trainer.precision",
               "trainer.limit_train_batches", "trainer.limit_val_batches", "trainer.limit_test_batches")  # fmt: skip
 """Keys that may differ from the run's: the place of the data, the device and precision, and the number of batches."""
 
@@ -104,9 +104,7 @@ def open_model(
     """Load the model of a run.
 
     With `without_data`, the error of its data, random rows of the recorded shapes are its data.
-
-    Raises:
-        CheckpointError, ConfigError, DataError: the run, the checkpoint or the data can't be read here.
+    Raises CheckpointError, ConfigError, DataError: the run, the checkpoint or the data can't be read here.
     """
     config = use_one_device(read_config(run, words))
 

@@ -70,10 +70,7 @@ class OwnLoop:
     def save_if(self, due: bool, write: Callable[[Path], None]) -> None:
         """Let rank 0 write the files of a checkpoint if one is due, or requested by a feature or by `jobs.py save`.
 
-        It is published in the background.
-
-        Raises:
-            CheckpointError: an earlier one could not be written.
+        It is published in the background. Raises CheckpointError: an earlier one could not be written.
         """
         if not (due or self._requests.save or self._observers.requests_checkpoint()):
             return

@@ -27,11 +27,7 @@ class Bytes:
 
 
 class Pieces:
-    """A tokenizer like `Bytes`, of a tokenizer.json file.
-
-    Raises:
-        DataError: the file is not a tokenizer.
-    """
+    """A tokenizer like `Bytes`, of a tokenizer.json file. Raises DataError: the file is not a tokenizer."""
 
     def __init__(self, file: Path) -> None:
         import tokenizers

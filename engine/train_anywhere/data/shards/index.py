@@ -70,16 +70,6 @@ class Index:
         """Return an array over all rows, mapped into memory, so a copy of this object in another process is small."""
         return _map(f"{self.place}/{name}.npy")
 
-    def facts(self) -> dict[str, Any]:
-        """Return what run.json records: the key, the number of samples, and the files with their sizes."""
-        files = {name: size for name, size, _ in self.info["files"]}
-        return {
-            "index": self.place.name[-KEY:],
-            "folder": str(self.root),
-            "samples": int(self.starts[-1]),
-            "files": files,
-        }
-
 
 @lru_cache(maxsize=256)
 def _map(file: str) -> np.ndarray:
@@ -108,7 +98,7 @@ def open_index(folder: Path, cache: Path, pulse: Callable[[], None] = lambda: No
             f"shards in {folder} changed since this run indexed them; put them back, or start a new run."
         )
     place = cache / f"index-{VERSION}{key}"
-    prepare_folder(place, lambda new: _write(new, folder, files, pulse))
+    prepare_folder(place, lambda new: _write(new, folder, files, pulse), "; use data.index=FOLDER")
     try:
         index = Index(folder, place, shards, json.loads((place / INFO).read_text()))
         fields = {".parquet": set[str](), ".jsonl": {LINE}}.get(shards.kind, index.fields)

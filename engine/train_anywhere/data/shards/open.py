@@ -13,7 +13,7 @@ from train_anywhere.data.array_data import leaves
 from train_anywhere.data.dataset import Splits
 from train_anywhere.data.order.assignment import BlockOrder
 from train_anywhere.data.shards.checks import parse_size
-from train_anywhere.data.shards.index import AGREED, Index, open_index
+from train_anywhere.data.shards.index import AGREED, KEY, Index, open_index
 from train_anywhere.data.shards.rows import LABELS, ShardRows, find_columns
 from train_anywhere.data.shards.sources import Source
 from train_anywhere.errors import DataError
@@ -79,14 +79,18 @@ def index_ahead(given: Mapping[str, Any], before: Any, pulse: Callable[[], None]
     """Index the shards that the arguments of `open_shards` name, before the ranks connect; return what run.json records.
 
     `before` is what it recorded of an earlier attempt, if any.
-
-    Raises:
-        DataError: the index can't be made, or a resumed run would train on other data.
+    Raises DataError: the index can't be made, or a resumed run would train on other data.
     """
     folder = Path(resolve_node_path(given["dir"]))
     AGREED.pop(folder, None)
-    facts = open_index(folder, Path(given["index"]), pulse).facts()
-    AGREED[folder] = facts["index"]
+    index = open_index(folder, Path(given["index"]), pulse)
+    facts: dict[str, Any] = {
+        "index": (key := index.place.name[-KEY:]),
+        "folder": str(folder),
+        "samples": int(index.starts[-1]),
+        "files": {name: size for name, size, _ in index.info["files"]},
+    }
+    AGREED[folder] = key
     if isinstance(before, dict) and before.get("index") != facts["index"] and not given.get("other_data"):
         old, new = before.get("files") or {}, facts["files"]
         differ = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))

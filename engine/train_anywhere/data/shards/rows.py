@@ -133,9 +133,7 @@ def find_columns(columns: Mapping[str, str] | None, fields: list[str]) -> dict[s
     """Return the fields of each column, such as `jpg;png`.
 
     Without `columns`, pictures or arrays are `image` and class numbers `label` if there are both, else each field is a column.
-
-    Raises:
-        DataError: no sample has the fields of a column.
+    Raises DataError: no sample has the fields of a column.
     """
     pictures = tuple(f for f in fields if f in (*PICTURES, "npy", "image"))
     label = tuple(name for name in LABELS if name in fields)

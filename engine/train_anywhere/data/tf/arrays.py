@@ -15,10 +15,7 @@ Structure = Any
 def to_arrays(structure: Structure, what: str) -> Structure:
     """Return the same structure with numpy arrays of types that TensorFlow has; strings become bytes.
 
-    `what` is the source of the arrays, for the message.
-
-    Raises:
-        DataError: an array holds Python objects.
+    `what` is the source of the arrays, for the message. Raises DataError: an array holds Python objects.
     """
     if isinstance(structure, np.ndarray):
         return _to_array(structure, what)
@@ -51,9 +48,7 @@ def batch_spec(first: Structure, last: Structure, rows: int | None) -> Structure
     """Return a `tf.TensorSpec` for each array of a batch, from the first and the last row, which are batches of one.
 
     A dimension in which the two differ is None: any length. `rows` is the number of rows of all batches, None if it varies.
-
-    Raises:
-        DataError: the two rows differ in structure, type or number of dimensions.
+    Raises DataError: the two rows differ in structure, type or number of dimensions.
     """
     free = [tf.TensorSpec([None] * max(1, one.ndim), _dtype_of(one)) for one in tf.nest.flatten(first)]
     flatten_as(tf.nest.pack_sequence_as(first, free), last)

@@ -145,10 +145,7 @@ def torch_loader(batches: Batches, *, workers: int | Literal["auto"] = 0, ranks:
     """Return a loader of a rank's batches; a Trainer needs `use_distributed_sampler=False`, since they are this rank's already.
 
     `workers` is the number of reading processes, 0 for none, or auto: it grows up to the CPUs of the rank less one, for one of several
-    `ranks` of its node.
-
-    Raises:
-        DataError: the batch size does not fit the ranks or the data.
+    `ranks` of its node. Raises DataError: the batch size does not fit the ranks or the data.
     """
     order = batches.order
     check_batch(len(batches.dataset), order.batch_size, order.world_size, order.drop_last)

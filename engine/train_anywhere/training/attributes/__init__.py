@@ -78,9 +78,7 @@ class Attributes:
         """Restore what `save` has returned on this rank, or on each rank of a run with another number of ranks.
 
         Of several ranks only what is equal on all of them is restored, and no path for which `leave` returns True.
-
-        Raises:
-            CheckpointError: the data is damaged.
+        Raises CheckpointError: the data is damaged.
         """
         ranks = [unpack(part) for part in saved] or [({}, {})]
         walk = self._walk()
