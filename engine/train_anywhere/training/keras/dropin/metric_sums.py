@@ -35,13 +35,13 @@ class Metrics:
         self._names = list[str]()
         self._local = tf.distribute.get_strategy().experimental_local_results
         for metric in model.metrics if strategy.replicas > 1 else ():
-            for name in ("update_state", "result"):
-                if metric.variables and not getattr(type(metric), name).__module__.startswith("keras."):
-                    raise ConfigError(
-                        f"the metric '{metric.name}' is a {type(metric).__name__} with its own {name}, so its states may not be sums that "
-                        "can be added over ranks or devices; use metrics of Keras (keras.metrics.Mean with the value of each row), or "
-                        "trainer.devices=1."
-                    )
+            # an own `result` only reads the sums
+            if metric.variables and not type(metric).update_state.__module__.startswith("keras."):
+                raise ConfigError(
+                    f"the metric '{metric.name}' is a {type(metric).__name__} with its own update_state, so its states may not be sums "
+                    "that can be added over ranks or devices; use metrics of Keras (keras.metrics.Mean with the value of each row), or "
+                    "trainer.devices=1."
+                )
 
     def take(self) -> list[float]:
         """Return the states as numbers, summed over the replicas of this process."""
