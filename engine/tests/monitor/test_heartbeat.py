@@ -47,15 +47,10 @@ def test_another_process_reads_what_this_one_writes(run: RunDir, beat: Heartbeat
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     record = read(path_of(run))
     assert record and said.stdout.strip() == str(record)
-    assert (record.rank, record.world_size, record.pid) == (3, 8, os.getpid())
-    assert str(record.started) == process_start(os.getpid())
-    assert (record.section, record.place, record.batch, record.step, record.trained) == (
-        "step",
-        "data",
-        1,
-        41,
-        1,
-    )
+    assert (record["rank"], record["world_size"], record["pid"]) == (3, 8, os.getpid())
+    assert str(record["started"]) == process_start(os.getpid())
+    shown = [record[name] for name in ("section", "place", "batch", "step", "trained")]
+    assert shown == ["step", "data", 1, 41, 1]
 
 
 def test_own_work_ends_where_the_wait_for_others_begins(run: RunDir, beat: Heartbeat) -> None:
@@ -75,9 +70,9 @@ def test_own_work_ends_where_the_wait_for_others_begins(run: RunDir, beat: Heart
     beat.trained_batch(1)
     record = read(path_of(run))
     assert record
-    assert data_came - entered <= record.data <= done - before
-    assert done - entered <= record.own <= waits - before
-    assert record.longest >= others_came - waits
+    assert data_came - entered <= record["data"] <= done - before
+    assert done - entered <= record["own"] <= waits - before
+    assert record["longest"] >= others_came - waits
 
 
 def test_a_checkpoint_is_a_section_within_another_one(run: RunDir, beat: Heartbeat) -> None:
@@ -87,8 +82,8 @@ def test_a_checkpoint_is_a_section_within_another_one(run: RunDir, beat: Heartbe
         inside = read(path_of(run))
     after = read(path_of(run))
     assert before and inside and after
-    assert [r.section for r in (before, inside, after)] == ["step", "checkpoint", "step"]
-    assert before.turn < inside.turn < after.turn
+    assert [r["section"] for r in (before, inside, after)] == ["step", "checkpoint", "step"]
+    assert before["turn"] < inside["turn"] < after["turn"]
 
 
 def test_a_rank_that_ends_leaves_no_file(run: RunDir, beat: Heartbeat) -> None:

@@ -1,6 +1,6 @@
 """Heartbeat of a rank: a small file in node memory, for a monitor process there.
 
-    /dev/shm/<name>-<user id>-<run id>.ranks/rank-3      its content: see `Record`
+    /dev/shm/<name>-<user id>-<run id>.ranks/rank-3      its content: see `FIELDS`
 
 A write is one `pack_into` a memory map, without a system call: no disk and no other process can delay a step. Before `open`
 a heartbeat writes to a private buffer, so callers need not check for one.
@@ -18,8 +18,8 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.files.removal import OwnedFolder, make_owned, remove, remove_in
@@ -78,48 +78,12 @@ SIZE = 4096
 """Size of the file in bytes: one memory page."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankFields:
-    """The part of a heartbeat that other nodes get too, in the order of the file.
-
-    Attributes:
-        rank, world_size: the rank and the number of ranks.
-        pid, started: the process id and its start time, in clock ticks since the node's boot.
-        stacks: 1 if the process writes its stacks on SIGUSR2, see `features/hangs/stacks.py`, else 0.
-        section, place: a member of `SECTIONS` and one of `PLACES`.
-        turn: number of sections entered so far.
-        batch: batches done in this section.
-        step: optimizer steps done, counted over the whole run.
-        longest: longest silence in this section so far, in seconds.
-        own: seconds of the rank's own work in all training batches so far: data wait, and compute until it waits for other ranks.
-        data: the part of `own` spent waiting for data, in seconds.
-        trained: training batches so far.
-        beats: number of writes in sections of this name.
-    """
-
-    rank: int
-    world_size: int
-    pid: int
-    started: int
-    stacks: int
-    section: str
-    place: str
-    turn: int
-    batch: int
-    step: int
-    longest: float
-    own: float
-    data: float
-    trained: int
-    beats: int
-
-
-@dataclass(frozen=True, slots=True)
-class Record(RankFields):
-    """Content of a heartbeat file: `began` and `beat`, in seconds of the node's monotonic clock, are section and last write."""
-
-    began: float
-    beat: float
+FIELDS = (
+    "rank", "world_size", "pid", "started", "stacks", "section", "place", "turn", "batch", "step", "longest", "own", "data", "trained",
+    "beats", "began", "beat",
+)  # fmt: skip
+"""Values in the file, in their order, see `RankStatus`; `began` and `beat`, in seconds of the node's monotonic clock, are section and last
+write."""
 
 
 class Heartbeat:
@@ -272,14 +236,14 @@ def place_of(run: RunDir) -> OwnedFolder:
     return OwnedFolder(root, (name,), f"heartbeats of run {run.id}")
 
 
-def read(path: Path) -> Record | None:
-    """Return the heartbeat in a file. None if it can't be read."""
+def read(path: Path) -> dict[str, Any] | None:
+    """Return the `FIELDS` of the heartbeat in a file. None if it can't be read."""
     for _ in range(5):
         try:
             first, version, *words, last = _LAYOUT.unpack_from(path.read_bytes())
             if first == last and first and version == VERSION:  # no write happened during the read
                 words[5:7] = SECTIONS[words[5]], PLACES[words[6]]
-                return Record(*words)
+                return dict(zip(FIELDS, words, strict=True))
         except (OSError, struct.error, IndexError):
             return None
     return None

@@ -20,10 +20,22 @@ GONE, ENDED = "gone", "ended"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RankStatus(heartbeat.RankFields):
+class RankStatus:
     """Status of a rank at one moment.
 
     Attributes:
+        rank, world_size: the rank and the number of ranks.
+        pid, started: the process id and its start time, in clock ticks since the node's boot.
+        stacks: 1 if the process writes its stacks on SIGUSR2, see `features/hangs/stacks.py`, else 0.
+        section, place: a member of `SECTIONS` and one of `PLACES`.
+        turn: number of sections entered so far.
+        batch: batches done in this section.
+        step: optimizer steps done, counted over the whole run.
+        longest: longest silence in this section so far, in seconds.
+        own: seconds of the rank's own work in all training batches so far: data wait, and compute until it waits for other ranks.
+        data: the part of `own` spent waiting for data, in seconds.
+        trained: training batches so far.
+        beats: number of writes in sections of this name.
         host: name of its node.
         process: the state letter of /proc, such as T for stopped, or `GONE` or `ENDED`.
         seconds: seconds since the section began.
@@ -31,6 +43,21 @@ class RankStatus(heartbeat.RankFields):
         clock: seconds of the node's monotonic clock at this moment, for differences on this node.
     """
 
+    rank: int
+    world_size: int
+    pid: int
+    started: int
+    stacks: int
+    section: str
+    place: str
+    turn: int
+    batch: int
+    step: int
+    longest: float
+    own: float
+    data: float
+    trained: int
+    beats: int
     host: str
     process: str
     seconds: float
@@ -62,13 +89,13 @@ class NodeRanks:
         found = {}
         for path in self.place.path.glob("rank-*[0-9]"):
             if record := heartbeat.read(path):
-                process = process_state(record.pid, record.started)
-                if process == GONE and record.rank not in self.known:
+                now, number = time.monotonic(), record["rank"]
+                process = process_state(record["pid"], record["started"])
+                if process == GONE and number not in self.known:
                     continue
-                now, fields = time.monotonic(), asdict(record)
-                ages = {"seconds": now - fields.pop("began"), "silent": now - fields.pop("beat")}
-                process = ENDED if process == GONE and record.section == "end" else process
-                found[record.rank] = RankStatus(host=self.host, process=process, clock=now, **ages, **fields)
+                ages = {"seconds": now - record.pop("began"), "silent": now - record.pop("beat")}
+                process = ENDED if process == GONE and record["section"] == "end" else process
+                found[number] = RankStatus(host=self.host, process=process, clock=now, **ages, **record)
         for rank in self.known.keys() - found.keys():  # it removes its heartbeat at its end
             last = found[rank] = self.known[rank]
             if process_state(last.pid, last.started) == GONE or last.section == "end":
