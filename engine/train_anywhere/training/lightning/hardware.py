@@ -25,16 +25,6 @@ def precision_arguments(name: str, device: torch.device) -> dict[str, Any]:
     return {"plugins": BFloat16(name, device.type)} if name == "bf16-mixed" else {"precision": name}
 
 
-def use_tf32(on: bool) -> None:
-    """Let GPUs multiply float32 matrices in TF32 (10 bits of mantissa) or in full (23 bits).
-
-    See https://docs.pytorch.org/docs/stable/notes/cuda.html. On a CPU nothing changes.
-    """
-    if torch.cuda.is_available():
-        torch.set_float32_matmul_precision("high" if on else "highest")
-        torch.backends.cudnn.allow_tf32 = on
-
-
 def apply_hardware_options(module: pl.LightningModule, trainer: Trainer, strategy: Strategy) -> None:
     """Apply `trainer.channels_last` and `trainer.compile`. Checkpoints stay the same."""
     network = getattr(module, "network", None)

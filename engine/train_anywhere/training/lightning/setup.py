@@ -20,11 +20,11 @@ from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.data.torch.random_states import seed_everything
 from train_anywhere.distributed.layout import running_strategy
-from train_anywhere.errors import ConfigError
+from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.features import Features
 from train_anywhere.job.rank_process import RankProcess
+from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
 from train_anywhere.training.lightning.dropin.model import make_task
-from train_anywhere.training.lightning.dropin.trainable import refuse_uneven_batches
 from train_anywhere.training.lightning.hardware import apply_hardware_options
 from train_anywhere.training.lightning.loaders import UserLoaders, count_rows, open_loaders
 from train_anywhere.training.lightning.loop.course import Course
@@ -117,7 +117,12 @@ class Setup(Training):
     def _loaders_opened(self, batches: float) -> None:
         """Plan the run, whose loaders Lightning has just opened. Raises DataError if the ranks have other numbers of batches."""
         trainer, module = self.trainer, self.trainer.lightning_module
-        refuse_uneven_batches(trainer)
+        counts = [unpack(rank)["batches"] for rank in gather({"batches": batches}, trainer)]
+        if len({*counts}) > 1:
+            raise DataError(
+                f"the training loader has {min(counts)} batches on one rank and {max(counts)} on another, and all ranks make the "
+                f"same steps; use trainer.limit_train_batches={min(counts)}."
+            )
         if math.isinf(batches):
             each = ", the same number on each rank" if trainer.world_size > 1 else ""
             self._report(

@@ -5,12 +5,13 @@ import warnings
 from pathlib import Path
 
 import lightning.pytorch as pl
+import torch
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch.strategies import Strategy
 
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.training.lightning.hardware import precision_arguments, use_tf32
+from train_anywhere.training.lightning.hardware import precision_arguments
 from train_anywhere.training.lightning.private import skip_signal_exchange
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 from train_anywhere.training.plan import batches_per_step, count_parts
@@ -26,7 +27,11 @@ def make_trainer(
     """Return the Trainer of one rank, still without callbacks and loggers; user code writes into `folder`."""
     silence_lightning()
     t, device = config.trainer, strategy.root_device
-    use_tf32(t.tf32)
+    if (
+        torch.cuda.is_available()
+    ):  # TF32 has 10 bits of mantissa, see https://docs.pytorch.org/docs/stable/notes/cuda.html
+        torch.set_float32_matmul_precision("high" if t.tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = t.tf32
     batches, every = batches_per_step(config), t.val_check_interval  # Lightning counts batches
     trainer = pl.Trainer(
         accelerator=device.type,

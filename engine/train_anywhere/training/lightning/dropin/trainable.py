@@ -10,23 +10,11 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, Stochasti
 from torch import nn
 from torch.optim import Optimizer
 
-from train_anywhere.errors import DataError, RanksDifferError
+from train_anywhere.errors import RanksDifferError
 from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
 
 KEY = "trained"
 """Checkpoint key of this state."""
-
-
-def refuse_uneven_batches(trainer: pl.Trainer) -> None:
-    """Raise DataError if the ranks have different numbers of training batches. All ranks call this."""
-    if trainer.world_size > 1:
-        own = {"batches": trainer.num_training_batches}
-        lengths = [unpack(rank)["batches"] for rank in gather(own, trainer)]
-        if len({*lengths}) > 1:
-            raise DataError(
-                f"the training loader has {min(lengths)} batches on one rank and {max(lengths)} on another, and all ranks make the "
-                f"same steps; use trainer.limit_train_batches={min(lengths)}."
-            )
 
 
 def repeat_start_hooks(trainer: pl.Trainer, states: dict[str, Any]) -> None:
