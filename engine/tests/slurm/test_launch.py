@@ -178,6 +178,7 @@ def test_a_submission_loads_no_framework(sbatch: Path, results: Path) -> None:
     assert not loaded & {"torch", "tensorflow", "lightning", "keras", "scipy", "numpy", "sklearn", "rich"}
 
 
+@pytest.mark.new_process  # a fork has read the files already
 def test_a_submission_composes_no_more_often_than_hydra_does(results: Path) -> None:
     """Hydra composes for its mode and its launcher. A third time would be slow on login nodes."""
     program = (
