@@ -19,30 +19,24 @@ from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.runs.folder import RunDir
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
-OFTEN = ("monitor.sample_seconds=0.2", "monitor.tensorboard=false")
-ENDLESS = ("model=mlp", "trainer.max_epochs=1000000", "checkpoint.every_n_epochs=1000000", *OFTEN)
-
-
-def run(tmp_path: Path, program: str, *words: str) -> tuple[int, str, Path]:
-    """Run a command on idle GPUs of a stand-in. Return exit code, output and run folder."""
-    command = [sys.executable, str(ROOT / "src" / program), f"paths.results={tmp_path / 'results'}", *words]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", **idle_gpus(tmp_path, warn=0.01)}
-    done = subprocess.run(
-        command,
-        env=environ,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-    )
-    return done.returncode, done.stdout, (tmp_path / "results" / "latest").resolve()
 
 
 def test_a_warning_ends_nothing(tmp_path: Path) -> None:
-    words = ("model=mlp", "trainer.max_epochs=1000000", "trainer.max_time=00:00:00:02", *OFTEN)
-    code, printed, _ = run(tmp_path, "train.py", *words)
-    assert code == 0 and printed.count("have done nothing for 0.01 min") == 1, printed
+    words = [
+        "model=mlp",
+        "trainer.max_epochs=1000000",
+        "trainer.max_time=00:00:00:02",
+        "monitor.sample_seconds=0.2",
+    ]
+    command = [
+        sys.executable,
+        str(ROOT / "src" / "train.py"),
+        f"paths.results={tmp_path / 'results'}",
+        *words,
+    ]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", **idle_gpus(tmp_path, warn=0.01)}
+    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout.count("have done nothing for 0.01 min") == 1, done
 
 
 class Samples:

@@ -66,6 +66,7 @@ DAMAGED = [
     ("config.yaml", b"", "is damaged (no configuration)"),
     ("config.yaml", b"- 1\n- 2\n", "is damaged (no configuration)"),
     ("config.yaml", b"[" * 100_000, "is damaged (no YAML"),
+    ("config.yaml", b"name: a\nseed: 1\n", "is damaged (it lacks framework, data, model"),
     ("config.yaml", BOMB, "is damaged (no YAML"),
     ("overrides.txt", b"model=mlp\n\xff\xff\n", "is damaged (not UTF-8)"),
     ("run.json", b"{", "is damaged (no JSON); rename it to continue without the history that it holds."),
