@@ -53,7 +53,7 @@ def test_a_job_is_submitted_once_watched_and_pulled(reached: tuple[Laptop, Site]
     assert logs.returncode == 0 and "rank 1 of 2" in logs.stdout, logs.stderr
     pulled = laptop.command("jobs", "pull", "--on", "site")
     assert pulled.returncode == 0 and not [*(laptop.project / "results").glob("*/*/jobs.txt")], pulled.stderr
-    evaluated = laptop.command("evaluate", pulled.stdout.strip())
+    evaluated = laptop.command("evaluate", pulled.stdout.splitlines()[0])
     assert evaluated.returncode == 0 and "test/acc" in evaluated.stdout, evaluated.stderr
 
 

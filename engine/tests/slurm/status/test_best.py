@@ -57,22 +57,6 @@ def test_a_metric_may_have_its_name_in_keras(make: Make) -> None:
     assert find_best([own], "val_loss").value == 2
 
 
-@pytest.mark.parametrize(
-    "run, asked, sentence",
-    [
-        (("a", None, None), {}, "none of these runs has a checkpoint.monitor; name a metric with --metric"),
-        (("a", "val/acc", "max"), {}, "none of these 1 runs has measured val/acc yet."),
-        (("a", "val/acc", "max", 1), {"metric": "val/loss"}, "whether a low or a high val/loss is better is not known"),
-        (("a", "val/acc", "max", "nan"), {}, "val/acc is nan in all of these runs."),
-    ],
-)  # fmt: skip
-def test_nothing_to_compare(
-    make: Make, run: tuple[object, ...], asked: dict[str, str], sentence: str
-) -> None:
-    with pytest.raises(SubmitError, match=sentence):
-        find_best([make(*run)], **asked)
-
-
 def test_without_a_curve_the_end_of_a_run_counts(make: Make) -> None:
     other = make("b", "val/acc", "max")
     (other.folder.path / "metrics.csv").unlink()
