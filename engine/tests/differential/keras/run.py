@@ -40,7 +40,6 @@ def main() -> int:
         "--ranks", type=int, default=1, choices=(1, 2), help="2: compare two devices with one"
     )
     parser.add_argument("--also", type=int, nargs="*", default=[], help="seeds of further programs")
-    parser.add_argument("--part", default="0/1", help="only programs n of m: 1/2")
     parser.add_argument("--sums", type=Path, help="add draws and needed rows of the table to this file")
     parser.add_argument("--seconds", type=float, default=1e9, help="draw no further program after this time")
     options = parser.parse_args()
@@ -51,8 +50,7 @@ def main() -> int:
     table, needed, counts, start = {*read_rows("keras")}, Counter[str](), Counter[str](), time.monotonic()
     kinds: dict[str, tuple[dict, str]] = {}
     seen: Counter[str] = Counter()
-    part, parts = map(int, options.part.split("/"))
-    for seed in [*range(options.seed + part, options.seed + options.programs, parts), *options.also]:
+    for seed in [*range(options.seed, options.seed + options.programs), *options.also]:
         if time.monotonic() - start > options.seconds:
             print(f"no time for programs from seed {seed} on")
             break

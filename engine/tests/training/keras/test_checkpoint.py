@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from train_anywhere.errors import CheckpointError
-from train_anywhere.training.keras.checkpoint import read_state, restore_weights
+from train_anywhere.training.keras.checkpoint import read_state, restore_variables
 from train_anywhere.training.keras.module import name_variables
 
 REST = {
@@ -48,14 +48,14 @@ def good(model: keras.Model) -> dict[str, np.ndarray]:
 
 def test_good_weights_are_read(model: keras.Model, tmp_path: Path) -> None:
     np.savez(tmp_path / "weights.npz", **good(model))
-    restore_weights(tmp_path, name_variables(model.variables))
+    restore_variables(tmp_path / "weights.npz", name_variables(model.variables))
 
 
 def test_an_object_in_an_array_is_not_unpickled(model: keras.Model, tmp_path: Path) -> None:
     evil = np.array([Evil(tmp_path / "proof")], dtype=object)
     np.savez(tmp_path / "weights.npz", **{**good(model), model.variables[0].path: evil})
     with pytest.raises(CheckpointError, match="is damaged, or holds more than numbers"):
-        restore_weights(tmp_path, name_variables(model.variables))
+        restore_variables(tmp_path / "weights.npz", name_variables(model.variables))
     assert not (tmp_path / "proof").exists()
 
 
@@ -63,7 +63,7 @@ def test_an_object_in_an_array_is_not_unpickled(model: keras.Model, tmp_path: Pa
 def test_an_array_that_does_not_fit_is_refused(model: keras.Model, tmp_path: Path, array: np.ndarray) -> None:
     np.savez(tmp_path / "weights.npz", **{**good(model), model.variables[0].path: array})
     with pytest.raises(CheckpointError, match="was written with another model"):
-        restore_weights(tmp_path, name_variables(model.variables))
+        restore_variables(tmp_path / "weights.npz", name_variables(model.variables))
 
 
 def huge(file: Path) -> None:
@@ -91,7 +91,7 @@ def bomb(file: Path) -> None:
 def test_a_file_that_is_no_archive_of_arrays_is_refused(model, tmp_path, write, says) -> None:
     write(tmp_path / "weights.npz")
     with pytest.raises(CheckpointError, match=says):
-        restore_weights(tmp_path, name_variables(model.variables))
+        restore_variables(tmp_path / "weights.npz", name_variables(model.variables))
 
 
 def test_the_state_is_read(tmp_path: Path) -> None:

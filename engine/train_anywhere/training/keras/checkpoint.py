@@ -55,11 +55,6 @@ class Position:
             self.pending |= validation_due(trainer, plan, self.epoch, self.batch, self.step)
         self.pending |= self.ends_epoch(plan)
 
-    @property
-    def last_epoch(self) -> int:
-        """The epoch of the last batch, from 0."""
-        return self.epoch if self.batch else max(0, self.epoch - 1)
-
     def ends_epoch(self, plan: Plan) -> bool:
         """Return whether no step is left in the epoch or the run."""
         return self.batch >= plan.train_batches or self.step >= plan.total_steps or self.timed_out
@@ -163,8 +158,8 @@ def restore(saved: SavedCheckpoint, module: Module, state: Mapping[str, Any]) ->
     """
     raw = saved.path / RAW_WEIGHTS
     check_base(str(saved.path), module, state["lora"])
-    _assign(module.weights(), raw if raw.exists() else saved.path / "weights.npz", "model")
-    _assign(module.optimizer_state(), saved.path / "optimizer.npz", "optimizer or precision")
+    restore_variables(raw if raw.exists() else saved.path / "weights.npz", module.weights())
+    restore_variables(saved.path / "optimizer.npz", module.optimizer_state(), "optimizer or precision")
     if (saved.path / METRICS_FILE).exists():
         module.metrics.restore([*_read(saved.path / METRICS_FILE).values()])
     patience = Patience(state["best"], state["bad"])
@@ -227,12 +222,8 @@ def load_initial_weights(init: Init, module: Module, report: Callable[[str], Non
         weights[name].assign(stored[name])
 
 
-def restore_weights(folder: Path, weights: NamedVariables) -> None:
-    """Assign the weights of a checkpoint of the same model. Raises CheckpointError."""
-    _assign(weights, folder / "weights.npz", "model")
-
-
-def _assign(variables: NamedVariables, file: Path, what: str) -> None:
+def restore_variables(file: Path, variables: NamedVariables, what: str = "model") -> None:
+    """Assign the arrays in a file of a checkpoint. Raises CheckpointError, which names `what`, if they are others."""
     stored = _read(file)
     # a learning rate that callbacks may set is a variable, that of a schedule is not: either may be missing
     rates = {name for name in stored.keys() ^ variables.keys() if name.endswith("/learning_rate")}

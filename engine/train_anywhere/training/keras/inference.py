@@ -24,7 +24,7 @@ from train_anywhere.training.keras.checkpoint import (
     check_base,
     load_initial_weights,
     read_state,
-    restore_weights,
+    restore_variables,
 )
 from train_anywhere.training.keras.dropin.gradients import find_layers
 from train_anywhere.training.keras.dropin.model import open_model
@@ -44,7 +44,7 @@ def open_trained_model(config: Config, folder: Path, splits: Splits | None = Non
     if module.base:  # a checkpoint does not hold it
         load_initial_weights(config.init, module, lambda line: None)
         check_base(str(folder), module, read_state(folder / "state.json")["lora"])
-    restore_weights(folder, module.weights())
+    restore_variables(folder / "weights.npz", module.weights())
     return TrainedModel(config, module, loader)
 
 

@@ -34,7 +34,7 @@ from train_anywhere.training.keras.checkpoint import (
     load_initial_weights,
     read_state,
     restore,
-    restore_weights,
+    restore_variables,
 )
 from train_anywhere.training.keras.dropin.model import open_model
 from train_anywhere.training.keras.dropin.user_callbacks import make_callbacks
@@ -144,7 +144,7 @@ class KerasTraining(Training):
 
         def load() -> None:
             if saved and (best or callback.has_users or (saved.path / RAW_WEIGHTS).exists()):
-                restore_weights(saved.path, module.weights())
+                restore_variables(saved.path / "weights.npz", module.weights())
             module.strategy.broadcast_variables(list(module.weights().values()))
 
         with suppress(Stopped):
@@ -152,7 +152,8 @@ class KerasTraining(Training):
         if position.preempted:
             raise TrainingStopped
         metrics = {name: value for name, value in position.metrics.items() if name.startswith("test/")}
-        callback.metrics.write(position.step, position.last_epoch, metrics)
+        last = position.epoch if position.batch else max(0, position.epoch - 1)  # the epoch of the last batch
+        callback.metrics.write(position.step, last, metrics)
 
     def batches(self) -> Iterator[Any]:
         """Yield this rank's batches of training data without end."""
