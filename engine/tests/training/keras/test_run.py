@@ -162,8 +162,8 @@ def test_a_checkpoint_of_something_else_is_refused(make_run) -> None:
         run_keras(sgd, run)
 
 
-def test_calls_make_several_steps_if_the_user_says_so(make_run, monkeypatch) -> None:
-    """All that is due comes at the end of a call, whose steps divide those of an epoch. A resume within an epoch has the same bits."""
+def test_calls_make_several_steps_unless_a_callback_looks_at_batches(make_run, monkeypatch) -> None:
+    """All that is due comes at its step: rows of metrics, checkpoints, validations, the end. A resume within an epoch has the same bits."""
     from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 
     ends, original = list[int](), TrainingCallback.on_train_batch_end
@@ -178,7 +178,9 @@ def test_calls_make_several_steps_if_the_user_says_so(make_run, monkeypatch) -> 
         "trainer.val_check_interval=12", "checkpoint.every_n_steps=6", "checkpoint.keep_last=9", "schedule=constant",
     )  # fmt: skip
     found = []
-    for more, calls in (((), 36), (("trainer.extra.steps_per_execution=2",), 18)):
+    looks = "+callbacks.a._target_=engine.tests.training.keras.strangers.Reads"
+    one = "trainer.extra.steps_per_execution=1"
+    for more, calls in (((one,), 36), ((), 18), ((looks,), 36)):
         config, run = make_run(*words, *more)
         found.append((run_keras(config, run), rows(run)))
         assert len(ends) == calls
@@ -188,13 +190,12 @@ def test_calls_make_several_steps_if_the_user_says_so(make_run, monkeypatch) -> 
     config, run = make_run(*words, "trainer.max_steps=18")
     run_keras(config, run)
     ends.clear()
-    config, _ = make_run(
-        *words, "trainer.extra.steps_per_execution=5"
-    )  # 3 divides an epoch, the run and the position
+    # 3 divides an epoch, the run and the position
+    config, _ = make_run(*words, "trainer.extra.steps_per_execution=5")
     resumed = run_keras(config, open_run(run.path))
     assert len(ends) == 12 and resumed.step == 36
     for outcome in (found[1][0], resumed):
         assert_same_bits(found[0][0], outcome)
-    assert found[0][1] == found[1][1]
+    assert found[0][1] == found[1][1] == found[2][1]
     assert [row["step"] for row in found[0][1]] == ["4", "8", "12", "16", "20", "24", "28", "32", "36", "36"]
     assert [row["step"] for row in found[0][1] if row["val/loss"]] == ["12", "24", "36"]

@@ -16,12 +16,16 @@ from contextlib import suppress
 from typing import Any
 
 from train_anywhere.config.checks.monitors import from_keras_name
+from train_anywhere.data.tf.streams import Stream
 from train_anywhere.errors import DataError, RanksDifferError
 from train_anywhere.training.keras.checkpoint import copy_values
 from train_anywhere.training.keras.dropin.gradients import set_flags
 from train_anywhere.training.keras.loop.step_work import StepWork, Stopped
 from train_anywhere.training.keras.module import Module, to_numbers
 from train_anywhere.training.plan import validation_due
+
+MOST_STEPS = 8
+"""The most steps of a call if the user does not say it: a signal waits for them."""
 
 
 def to_keras_names(metrics: Mapping[str, float], prefixes: Mapping[str, str]) -> dict[str, float]:
@@ -60,15 +64,15 @@ class TrainingCallback(StepWork):
         first = 0 if again and not complete else position.epoch
         self.replaying = not complete and (first, 0) < (position.epoch, self._trained)
         data, validation = loader.for_fit(plan, position), {}
-        steps = self.model.steps_per_execution
-        if not self.module.several:
-            steps = trainer.extra.get("steps_per_execution", steps)
+        steps, given = self.model.steps_per_execution, trainer.extra.get("steps_per_execution")
         # a call ends at the position, at the last step and, if the data has no end, with each epoch
-        whole = math.gcd(
-            self._trained % per_epoch,
-            plan.total_steps % per_epoch,
-            per_epoch if data["steps_per_epoch"] else 0,
-        )
+        ends = [self._trained % per_epoch, plan.total_steps % per_epoch]
+        ends += [per_epoch] if data["steps_per_epoch"] else []
+        if given and not self.module.several:
+            steps = given
+        elif steps == 1:
+            steps, ends = MOST_STEPS, [*ends, *self._due_steps()]
+        whole = math.gcd(*ends)
         self.model.steps_per_execution = next(n for n in range(steps, 0, -1) if whole % n == 0)
         if plan.val_batches:
             found = loader.evaluation("val", plan.val_batches)
@@ -83,6 +87,22 @@ class TrainingCallback(StepWork):
                 callbacks=self,
                 verbose=0,
             )
+
+    def _due_steps(self) -> list[int]:
+        """Return steps of whose common divisors one is the number of steps of a call: a call ends wherever anything is due."""
+        plan, trainer = self.plan, self.config.trainer
+        splits = self.loader.splits.values()
+        endless = any(isinstance(data, Stream) and data.length is None for data in splits)
+        looks = self.train_hooks or self.test_hooks or self.model.run_eagerly or trainer.profiler is not None
+        if looks or endless or self.module.several:
+            return [1]
+        due = [plan.steps_per_epoch, trainer.log_every_n_steps, plan.val_every if plan.val_batches else 0]
+        for one in self.observers.all:
+            step: int | None = self.position.step
+            for _ in range(2):
+                step = None if step is None else one.next_step(step)
+                due.append(step or 0)
+        return due
 
     # ---- before the position
 
