@@ -97,9 +97,10 @@ def is_of_keras(value: Any) -> bool:
 
 
 def held_by_checkpoint(model: keras.Model) -> dict[str, Any]:
-    """Return the variables of a model and its optimizer, by name."""
+    """Return the variables of a model, its optimizer and its metrics, by name: one rank can't read the sums of a metric."""
     optimizer = getattr(model, "optimizer", None)
     variables = [*model.variables, *(optimizer.variables if optimizer is not None else [])]
+    variables += model.metrics_variables
     return {f"{number} {variable.path}": variable for number, variable in enumerate(variables)}
 
 
