@@ -206,3 +206,10 @@ def test_a_fast_dev_run_leaves_nothing(run: Callable[..., tuple[Path, str]], fra
         None,
     )
     assert {"train/loss", "val/acc", "test/acc"} <= known["metrics"].keys()
+
+
+def test_an_unknown_argument_of_the_trainer_is_refused(train: Train, tmp_path: Path) -> None:
+    done = train("trainer.extra.foo=1", "trainer.extra.benchmrk=true", f"paths.results={tmp_path}/none")
+    assert done.returncode == 2 and not (tmp_path / "none").exists()
+    assert "trainer.extra.foo is not an argument" in done.stderr
+    assert "Did you mean 'benchmark'?" in done.stderr

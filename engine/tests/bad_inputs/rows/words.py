@@ -140,7 +140,6 @@ ROWS = [
     Row("trainer.max_epoch=3 framework=kears seed=x model=mlpp", "^error: 4 problems:", name="four at once, all listed"),
     *(Row(f"framework=keras trainer.extra.{word}", says) for word, says in FIT.items()),
     Row("framework=keras trainer.num_sanity_val_steps=2", "is for Lightning only; to try a validation first"),
-    Row("trainer.extra.benchmrk=true", r"Did you mean 'benchmark'\?"),
     Row("trainer.max_epoch=3 trainer.max_epoch=4", r"trainer\.max_epochs", name="the same twice"),
     Row("optimizer.lr=0,1", r"optimizer\.lr.*(-m|sweep|0\.1)", name="a decimal comma"),
     Row("optimizer.lr=1e", r"optimizer\.lr='1e' is not a number"),
