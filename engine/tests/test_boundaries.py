@@ -311,7 +311,8 @@ def test_one_place_picks_a_framework() -> None:
     features = "engine/train_anywhere/features/__init__.py"  # its own packages
     commands = "src/__init__.py"  # the one that is named
     verbs = "engine/train_anywhere/__main__.py"  # the same
-    assert picking == [verbs, targets, public, horovod, features, server, rank, commands]
+    lightning = "engine/train_anywhere/training/lightning/__init__.py"  # for both names of Lightning
+    assert picking == [verbs, targets, public, horovod, features, server, rank, lightning, commands]
 
 
 ROOMS = {
