@@ -76,7 +76,7 @@ def ours(config: Config, topology: Topology) -> tuple[Counter[str], Counter[str]
             watch(callback, name, between)
         fit(callback)
 
-    TrainingCallback.fit = watched  # type: ignore[method-assign]
+    TrainingCallback.fit = watched  # type: ignore[assignment,method-assign]
     side.train(config, RankProcess(make_run(config, [], local_layout(config)), topology, Stop()))
     return operations(trained[0].module.train_graph), between
 
