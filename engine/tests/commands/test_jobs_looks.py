@@ -1,5 +1,6 @@
 """The verbs that look at runs: status, logs, list, best."""
 
+import json
 import shlex
 import subprocess
 import sys
@@ -151,8 +152,9 @@ def test_the_cost_of_runs(verbs: Verbs) -> None:
     folder = verbs.make("20260101-000000-aaaa", state="completed", gpus=2, attempts=[hour, hour])
     verbs.make("20260101-000000-bbbb", state="completed", gpus=0.25, attempts=[hour])
     (folder / "monitor").mkdir()
-    samples = "time,gpu0_use_percent,gpu0_power_w\n" + "1,90,500\n" * 720
-    (folder / "monitor/n1.csv").write_text(samples)
+    (folder / "monitor/n1.csv").write_text("time,gpu0_power_w\n1,500\n")
+    sums = {"gpu0_power_w": [1, 7200, 500, 720, 720 * 500]}
+    (folder / "monitor/n1.json").write_text(json.dumps({"gpus": [{"index": 0}], "sums": sums}))
     (head, row) = (line.split() for line in verbs.run("list", "--cost")[0].splitlines())
     assert head == ["name", "user", "runs", "GPU", "hours", "kWh"]
     assert row == ["digits", row[1], "2", "4.25", "1.00"]

@@ -172,7 +172,7 @@ def test_any_bytes_are_a_heartbeat_or_none(results: Path, content: bytes) -> Non
     path = results / "rank-0"
     path.write_bytes(content)
     record = heartbeat.read(path)
-    assert record is None or (record.section in heartbeat.SECTIONS and record.place in heartbeat.PLACES)
+    assert record is None or (record["section"] in heartbeat.SECTIONS and record["place"] in heartbeat.PLACES)
 
 
 NUMBERS = st.sampled_from(["0", "1", "-1", "3", "0.5", "1e-4", "1e400", "nan", "inf", "a", ""])

@@ -71,7 +71,8 @@ def check_samples(run: Path, nodes: int, gpus: int) -> None:
         assert {n for n in rows[0] if n.endswith("_power_w")} == {f"gpu{i}_power_w" for i in range(gpus)}
         newest = json.loads(table.with_suffix(".json").read_text())
         assert newest["sample"]["time"] in [float(row["time"]) for row in rows[-2:]]
-        assert newest["gpus"][0] == {"index": 0, "name": "NVIDIA A100-SXM4-80GB", "memory_gib": 80.0}
+        gpu = {"index": 0, "name": "NVIDIA A100-SXM4-80GB", "memory_gib": 80.0, "idle_since": None}
+        assert newest["gpus"][0] == gpu
     assert "train_anywhere.monitor" not in log(run) and "srun:" not in log(run)
 
 
