@@ -275,6 +275,7 @@ def test_scaling_commands_pass_their_checks(
     if words == ["results/scaling/20261123-101502-a1b2"]:
         (run := tmp_path / words[0] / "1x2-ddp" / "20261123-101502-a1b2").mkdir(parents=True)
         (run / "config.yaml").write_text("trainer: {nodes: 1, devices: 2}\n")
+        (run / "overrides.txt").write_text("trainer.nodes=1\ntrainer.devices=2\n")
         (run / "run.json").write_text('{"state": "completed"}')
         assert scaling.main(words) == 0 and re.search(r"^1 +2 ", capsys.readouterr().out, re.M)
         return

@@ -98,10 +98,10 @@ def test_a_signal_ends_a_step_ahead_of_the_ranks(login: Login, shared_dir: Path)
 @pytest.mark.slow
 def test_a_signal_while_the_ranks_start(login: Login, launch: str) -> None:
     """Nothing listens yet, whatever the launcher does with it."""
-    job, run = login.submit(*SHORT, "trainer.nodes=2", f"launch={launch}")
-    wait_for(
-        lambda: (run / "monitor" / "errors.txt").exists(), run, 60
-    )  # made just after the launcher has started
+    long = ("trainer.max_epochs=100", "trainer.max_steps=200")  # two ranks agree to stop every 20 steps
+    job, run = login.submit(*SHORT, *long, "trainer.nodes=2", f"launch={launch}")
+    # made just after the launcher has started
+    wait_for(lambda: (run / "monitor" / "errors.txt").exists(), run, 60)
     usr1(login, job)
     assert login.testbed.wait_job(job, 240) == "COMPLETED", log(run)
     assert "back to the queue" in log(run)
