@@ -81,6 +81,33 @@ def test_a_process_that_nothing_keeps_exits_at_once(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (3, "")
 
 
+EXITS = """
+import os, sys
+from train_anywhere.launch.exits import catch_os_exit
+
+def mine():
+    {inside}
+
+with catch_os_exit(lambda reason: print("recorded:", reason)):
+    mine()
+print("still here")
+"""
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 1), (7, 7)])
+def test_an_exit_of_user_code_is_a_recorded_failure(code: int, expected: int, tmp_path: Path) -> None:
+    done = program(
+        EXITS.format(inside=f"sys.stdout.reconfigure(line_buffering=True); os._exit({code})"), tmp_path
+    )
+    assert (done.returncode, done.stdout) == (expected, f"recorded: user code called os._exit({code})\n")
+    assert f"error: user code called os._exit({code})." in done.stderr and "in mine" in done.stderr
+
+
+def test_a_forked_child_may_exit(tmp_path: Path) -> None:
+    done = program(EXITS.format(inside="os.fork() or os._exit(0); os.wait()"), tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "still here\n", "")
+
+
 class Ends(LocalRun):
     """Ranks that record their start and end with a code."""
 

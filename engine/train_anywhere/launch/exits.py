@@ -8,8 +8,8 @@ import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -23,6 +23,8 @@ PATIENCE_S = 120.0
 
 PARENT = "TRAIN_PARENT"
 """Environment variable with the pid of the process that started a rank and watches it."""
+
+_exit_now = os._exit
 
 
 def leave(command: Callable[[], int]) -> NoReturn:
@@ -60,7 +62,7 @@ def end_now(code: int) -> NoReturn:
     with suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(code)
+    _exit_now(code)
 
 
 def list_leftovers() -> list[str]:
@@ -81,6 +83,26 @@ def _lines(frame: FrameType, only_user_code: bool = False) -> list[str]:
     ]
     shown = users if users or only_user_code else stack
     return [f"{one.filename}, line {one.lineno}, in {one.name}" for one in shown]
+
+
+@contextmanager
+def catch_os_exit(report: Callable[[str], None]) -> Iterator[None]:
+    """Make `os._exit` of user code a failure, whose reason `report` gets."""
+    process = os.getpid()
+
+    def exit_reported(code: int) -> NoReturn:
+        if os.getpid() == process:  # not in a forked child
+            traceback.print_stack(sys._getframe(1))
+            reason = f"user code called os._exit({code})"
+            print(f"error: {reason}.", file=sys.stderr, flush=True)
+            report(reason)
+        _exit_now(code or int(os.getpid() == process))
+
+    os._exit = exit_reported  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        os._exit = _exit_now
 
 
 def rank_environment() -> dict[str, str]:

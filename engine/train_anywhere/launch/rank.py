@@ -27,7 +27,7 @@ from train_anywhere.files.terminal.output import keep_log, mark_lines, outlive_t
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.job.share import take_share
-from train_anywhere.launch.exits import end_now, follow_parent
+from train_anywhere.launch.exits import catch_os_exit, end_now, follow_parent
 from train_anywhere.launch.failure import (
     is_consequence,
     missing_file_error,
@@ -108,7 +108,7 @@ def _run_locked(config: Config, process: RankProcess) -> int:
         devices = running_strategy(config, topology)[1]
         recorder.record_start(topology.world_size, devices=devices, versions=versions)
     try:
-        with SignalsAsErrors():
+        with SignalsAsErrors(), catch_os_exit(lambda reason: try_to_record_failure(recorder, reason)):
             outcome = train(config, process)
     except BaseException as error:
         return _handle_failure(config, process, error)
