@@ -182,7 +182,7 @@ def test_a_real_run_of_this_machine_while_it_trains_and_after(verbs: Verbs, fram
     command = [sys.executable, str(ROOT / "src" / "train.py"), *words, f"paths.results={verbs.results}"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as training:
         try:
-            end = time.monotonic() + 90
+            end = time.monotonic() + 250
             while not [*verbs.results.glob("digits/*/monitor/live.json")]:
                 assert training.poll() is None and time.monotonic() < end
                 time.sleep(0.1)
@@ -194,7 +194,7 @@ def test_a_real_run_of_this_machine_while_it_trains_and_after(verbs: Verbs, fram
             assert (one["state"], one["alive"]) == ("running", True) and "jobs.py cancel" in one["next"][0]
             assert progress["section"] in ("train", "validation", "checkpoint")
             assert 0 < progress["step"] < progress["steps"] == 1300000
-            assert progress["rate"] > 0 and progress["seconds_left"] > 0 and progress["moved"] < 30
+            assert progress["rate"] > 0 and progress["seconds_left"] > 0 and progress["moved"] < 100
             assert 0 <= progress["data_wait"] <= 1
             said, _ = verbs.run("status")
             for part in (f"running  process {training.pid} on ", " images/s, ", " left, ", "waits for data "):

@@ -126,7 +126,7 @@ def test_a_copy_that_was_killed_is_made_again(source: Path, disk: Path) -> None:
     waits = "import os, shutil; os.path.isfile, copy = os.path.exists, shutil.copyfile\n"
     waits += "shutil.copyfile = lambda a, b: open(a) if a.name == 'hangs' else copy(a, b)\n"
     killed = begin(source, disk, "1", waits + STAGE)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not [*shared_folder(disk).path.glob(".data-*/data/train/dog/dog.txt")]:
         assert time.monotonic() < deadline and killed.poll() is None
         time.sleep(0.02)

@@ -243,6 +243,7 @@ def test_the_cause_of_a_lost_connection_is_the_error_of_the_rank_that_failed_fir
     lost, cause = LostRankError("rank 1 stops."), "rank 1 of 2 on node2: LookupError: row 42"
     thread = threading.Timer(0.3, claim_first, (run, CAUSE, f"{cause}\x1b[2J"))
     thread.start()
+    monkeypatch.setattr(failure, "CAUSE_S", 60)
     assert wait_for_cause(run, lost) == rf"{cause}\x1b[2J"
     thread.join()
     assert wait_for_cause(run, ValueError("its own")) == ""

@@ -75,7 +75,7 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Task]:
             what: str, warm: bool = True, cpus: frozenset[int] = frozenset({0})
         ) -> "subprocess.Popen[str]":
             code = TASK.format(
-                root=str(tmp_path), wait=5 if warm else 0.2, run="/a/run", name=name if warm else "\0nobody"
+                root=str(tmp_path), wait=60 if warm else 0.2, run="/a/run", name=name if warm else "\0nobody"
             )
             environ = {
                 **os.environ,
@@ -124,7 +124,7 @@ def test_signals_reach_the_rank_and_its_end_follows_that_of_its_task(task: Task)
             assert found.stdout.split() == [str(rank)], "a task must not look like a rank"
             process.send_signal(number)
             assert process.wait(30) == code
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while is_running(rank):
             assert time.monotonic() < end
             time.sleep(0.02)

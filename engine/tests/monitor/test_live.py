@@ -21,7 +21,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REST_FACTOR", 1)
 
 
-def until(there: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(there: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not there():
         assert time.monotonic() < end
@@ -40,7 +40,7 @@ def test_it_follows_the_training_to_its_end(tmp_path: Path, quick: None) -> None
     live.start()
     until(lambda: read(tmp_path).get("step") == 1)
     assert read(tmp_path)["attempt"] == "7"
-    assert abs(read(tmp_path)["time"] - time.time()) < 5
+    assert abs(read(tmp_path)["time"] - time.time()) < 60
     for step in range(2, 30):
         state["step"] = step
         until(lambda: read(tmp_path)["step"] == state["step"])
@@ -57,7 +57,7 @@ def test_what_does_not_move_is_not_written_again(tmp_path: Path, quick: None) ->
     live.start()
     until(lambda: bool(read(tmp_path)))
     before = (tmp_path / "monitor" / "live.json").stat().st_mtime_ns
-    assert read(tmp_path)["time"] == pytest.approx(time.time() - (time.monotonic() - moved), abs=1)
+    assert read(tmp_path)["time"] == pytest.approx(time.time() - (time.monotonic() - moved), abs=10)
     assert read(tmp_path)["attempt"] is None
     seen = len(looks)
     until(lambda: len(looks) > seen + 3)

@@ -107,7 +107,7 @@ def test_a_parent_that_ended_before_is_noticed(make_run: MakeRun) -> None:
 
 def test_what_it_can_t_read_ends_it_in_silence(tmp_path: Path) -> None:
     done = subprocess.run(
-        command(RunDir(tmp_path)), cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=20
+        command(RunDir(tmp_path)), cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
@@ -127,7 +127,7 @@ def test_it_starts_without_a_framework(make_run: MakeRun) -> None:
     _, run = make_run(*OFTEN)
     words = [sys.executable, "-X", "importtime", *command(run)[1:]]
     done = subprocess.run(
-        words, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20
+        words, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
     )
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     assert "psutil" in loaded
@@ -152,7 +152,7 @@ class Service:
         self.do, self.polls, self.closed = do, 0, False
 
     def poll(self, now: float) -> None:
-        assert abs(now - time.time()) < 5
+        assert abs(now - time.time()) < 60
         self.polls += 1
         self.do()
 
@@ -164,17 +164,21 @@ def fail(error: Exception) -> None:
     raise error
 
 
-def test_a_service_that_fails_or_hangs_leaves_the_others(make_run, monkeypatch):
+def test_a_service_that_fails_or_hangs_leaves_the_others(make_run):
     """A refusing disk is tried again, a bug ends its service, a hanging driver delays nothing."""
-    monkeypatch.setattr("train_anywhere.features.node.CLOSING_S", 0.1)
     _, run = make_run()
+    trouble = run.monitor / f"trouble-{node_name()}.txt"
     good, refused = Service(lambda: None), Service(lambda: fail(OSError("no space")))
     broken, stuck = Service(lambda: fail(ValueError("a bug"))), Service(lambda: time.sleep(600))
-    run_services([broken, stuck, refused, good], lambda: time.sleep(0.01) or good.polls > 9, run)  # type: ignore[func-returns-value]
+
+    def done() -> bool:
+        time.sleep(0.01)
+        return good.polls > 9 and refused.polls > 2 and broken.polls + stuck.polls == 2 and trouble.exists()
+
+    run_services([broken, stuck, refused, good], done, run)
     assert (broken.polls, stuck.polls) == (1, 1)
-    assert refused.polls > 2
     assert all(service.closed for service in (good, refused, broken, stuck))
-    assert "ValueError: a bug" in (run.monitor / f"trouble-{node_name()}.txt").read_text()
+    assert "ValueError: a bug" in trouble.read_text()
 
 
 @pytest.mark.filterwarnings("ignore:.* is called poll now:FutureWarning")

@@ -36,7 +36,7 @@ def trained(train, tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, str(ROOT / "src" / "train.py"), *options, "trainer.max_epochs=200"]
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     times = results / "latest" / "monitor" / "times.json"
-    until = time.monotonic() + 90
+    until = time.monotonic() + 200
     while not times.exists() or json.loads(times.read_text())["seconds"]["step"] < 2:
         assert first.poll() is None and time.monotonic() < until
         time.sleep(0.2)

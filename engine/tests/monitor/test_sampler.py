@@ -29,6 +29,7 @@ def test_a_sample_is_a_row_and_the_newest(make_run, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "pynvml", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2,4")
     monkeypatch.syspath_prepend(fake_nvml(tmp_path / "nvml", [*GPUS, None]))
+    monkeypatch.setattr(machine, "SHORTEST_S", 60)
     config, run = make_run()
     sampler, now = Sampler(run, config.monitor, config.trainer.max_nodes, "node7"), time.time()
     for i in range(2):
@@ -47,7 +48,7 @@ def test_a_sample_is_a_row_and_the_newest(make_run, tmp_path, monkeypatch):
     ]
     assert newest["sample"]["gpu2_use_percent"] is None
     assert newest["sample"]["time"] == round(now + 10, 3)
-    # measured over less than half a second: psutil would give 0
+    # measured over too short a time: psutil would give 0
     assert newest["sample"]["cpu_use_percent"] is None
 
 

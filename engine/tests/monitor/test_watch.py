@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -44,14 +45,14 @@ stacks.register(own)
 own.enter("step", "data")
 for step in range(10**6):
     own.fetched()
-    if step == hangs_at:
+    if step == hangs_at or (Path(sys.argv[1]) / "hang now").exists():
         elsewhere() if rank else collective()
     time.sleep(slow * rank)
     own.computed()
     time.sleep(0.02)
     own.trained_batch(step + 1)
 """
-"""A rank that writes its heartbeat and nothing else; at one step it never comes back, and rank 1 may be slow."""
+"""A rank that writes its heartbeat and nothing else; at one step, or if a file exists, it never comes back. Rank 1 may be slow."""
 
 
 @pytest.fixture
@@ -89,10 +90,10 @@ def watched(make_run: Make) -> Iterator[Callable[..., tuple[RunDir, Watch]]]:
         watch.close()
 
 
-def look_until(watch: Watch, there: Callable[[], bool], seconds: float) -> None:
-    end = time.monotonic() + seconds
+def look_until(watch: Watch, there: Callable[[], bool]) -> None:
+    end = time.monotonic() + 100
     while not there():
-        assert time.monotonic() < end, f"not within {seconds} s"
+        assert time.monotonic() < end
         watch.poll(time.time())
         time.sleep(0.1)
 
@@ -103,18 +104,18 @@ def found(run: RunDir) -> dict[str, Any]:
 
 
 def test_a_stopped_rank_is_named_with_the_stacks_of_all(watched, ranks, capsys):
-    run, watch = watched("monitor.hang_minutes=0.03")
+    run, watch = watched("monitor.hang_minutes=0.05")
     processes = ranks(run, 10**6, 10**6)
-    look_until(watch, lambda: len(watch.node.known) == 2 and watch.node.known[1].step > 3, 20)
+    look_until(watch, lambda: len(watch.node.known) == 2 and watch.node.known[1].step > 3)
     for process in processes:  # rank 0 waits for rank 1, as in a collective
         os.kill(process.pid, signal.SIGSTOP)
-    look_until(watch, lambda: bool(found(run).get("hang")), 6)
+    look_until(watch, lambda: bool(found(run).get("hang")))
     said = capsys.readouterr().out
     assert "ranks 0-1 on here hang in step" in said or "on here hangs in step" in said
     assert "its process is stopped" in said
     for process in processes:
         os.kill(process.pid, signal.SIGCONT)
-    look_until(watch, lambda: found(run).get("hang") is None, 10)
+    look_until(watch, lambda: found(run).get("hang") is None)
     assert "the ranks resumed" in capsys.readouterr().out
     assert {p.name for p in run.monitor.glob("stacks-*")} == {
         "stacks-here-rank0.txt",
@@ -124,7 +125,7 @@ def test_a_stopped_rank_is_named_with_the_stacks_of_all(watched, ranks, capsys):
 
 def test_a_line_of_the_log_is_in_the_file_when_it_is_printed(watched, ranks):
     """Programs that follow the log read watch.json at once."""
-    run, watch = watched("monitor.hang_minutes=0.03", "monitor.hang=requeue")
+    run, watch = watched("monitor.hang_minutes=0.05", "monitor.hang=requeue")
     RunRecorder(run).record_start(2, {})
     assert watch.supervisor
     watch.supervisor.stragglers = Stragglers(window=0.3)
@@ -136,22 +137,24 @@ def test_a_line_of_the_log_is_in_the_file_when_it_is_printed(watched, ranks):
             return len(line)
 
     with redirect_stdout(Log()):
-        processes = ranks(run, 50, 50, slow=0.02)
-        look_until(watch, lambda: all(p.poll() is not None for p in processes), 30)
+        processes = ranks(run, 10**6, 10**6, slow=0.02)
+        look_until(watch, lambda: any("is slow" in line for line in files))
+        (run.path / "hang now").touch()
+        look_until(watch, lambda: all(p.poll() is not None for p in processes))
     slow, hang, end = (
         next(file for line, file in files.items() if words in line)
         for words in ("is slow", "Stack traces of all ranks", "stopped the ranks")
     )
     assert [rank["rank"] for rank in slow["slow"]] == [1]
-    assert "hang in step" in hang["hang"]["line"] and not hang["hang"]["end"]
+    assert re.search("hangs? in step", hang["hang"]["line"]) and not hang["hang"]["end"]
     assert end["hang"]["end"] and len(end["hangs"]) == 1
 
 
 def test_hang_requeue_leaves_the_run_as_after_a_preemption(watched, ranks, capsys):
-    run, watch = watched("monitor.hang_minutes=0.03", "monitor.hang=requeue")
+    run, watch = watched("monitor.hang_minutes=0.05", "monitor.hang=requeue")
     RunRecorder(run).record_start(2, {})
     processes = ranks(run, 7, 7)
-    look_until(watch, lambda: all(p.poll() == -signal.SIGKILL for p in processes), 30)
+    look_until(watch, lambda: all(p.poll() == -signal.SIGKILL for p in processes))
     info = run.read_info()
     assert (info["state"], info["attempts"][-1]["ended_by"], info["attempts"][-1]["step"]) == (
         "preempted",
@@ -192,12 +195,12 @@ def test_only_a_job_that_comes_back_is_said_to(watched, environ, words, comes_ba
 
 
 def test_the_third_hang_at_a_step_fails_the_run(watched, ranks, capsys):
-    run, watch = watched("monitor.hang_minutes=0.03", "monitor.hang=requeue")
+    run, watch = watched("monitor.hang_minutes=0.05", "monitor.hang=requeue")
     RunRecorder(run).record_start(2, {})
     assert watch.supervisor
     watch.supervisor.hangs = [{"step": 7, "start": "1/0"}, {"step": 7, "start": "1/1"}]
     processes = ranks(run, 7, 7)
-    look_until(watch, lambda: all(p.poll() is not None for p in processes), 30)
+    look_until(watch, lambda: all(p.poll() is not None for p in processes))
     assert run.read_info()["state"] == "failed"
     why = "it hangs at step 7 for the 3rd time without progress, see the stack traces"
     assert recorded_reason(run.read_info()) == why
@@ -215,7 +218,7 @@ def test_progress_between_hangs_counts_anew() -> None:
 def test_heartbeats_of_killed_ranks_are_removed_at_the_end(watched, ranks):
     run, watch = watched("monitor.hang_minutes=1")
     processes = ranks(run, 10**6, 10**6)
-    look_until(watch, lambda: len(watch.node.known) == 2, 20)
+    look_until(watch, lambda: len(watch.node.known) == 2)
     folder = place_of(run).path
     watch.close()
     assert folder.is_dir()  # they are alive
@@ -251,10 +254,10 @@ def test_the_first_node_learns_of_the_others_by_their_files(make_run, ranks):
         second.poll(time.time())
         return bool(found(run).get("hang"))
 
-    look_until(first, both, 30)
+    look_until(first, both)
     assert found(run)["hang"]["ranks"] == [0, 1]
     assert json.loads((run.monitor / "ranks-there.json").read_text())["ranks"][1]["host"] == "there"
-    look_until(second, (run.monitor / "stacks-there-rank1.txt").exists, 5)
+    look_until(second, (run.monitor / "stacks-there-rank1.txt").exists)
     second.node.close()
 
 
@@ -292,7 +295,7 @@ def test_one_of_two_ranks_of_a_training_is_stopped(tmp_path: Path, words: list[s
         monitor = tmp_path / "latest" / "monitor"
         victim = wait_for_step(monitor, 5)
         os.kill(victim["pid"], signal.SIGSTOP)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=200)
     assert process.returncode == 75, out
     assert "rank 1 on" in out and "its process is stopped; rank 0 waits for it." in out
     assert f"python src/train.py resume={(tmp_path / 'latest').resolve()}" in out

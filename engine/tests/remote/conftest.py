@@ -98,7 +98,7 @@ class Site:
         if self.enter:
             listener.close()
             return
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()

@@ -24,12 +24,14 @@ import sys, time
 from pathlib import Path
 home = Path({home!r})
 (home / "started").touch()
-time.sleep({seconds})
+end = time.monotonic() + {seconds}
+while time.monotonic() < end and not (home / "go").exists():
+    time.sleep(0.05)
 with open(home / "submitted", "a") as file:
     file.write(" ".join(sys.argv[1:]) + "\\n")
 print("Submitted job 7")
 """
-"""A program that submits one job each time it runs."""
+"""A program that submits one job each time it runs, after some seconds, or when a file exists."""
 
 
 def refused(laptop: Laptop, *words: str) -> str:
@@ -190,11 +192,12 @@ def wait_for(path: Path) -> None:
 
 
 def test_ctrl_c_leaves_the_command_there_alone(laptop: Laptop, site: Site) -> None:
-    replace_train(laptop, site, 2)
+    replace_train(laptop, site, 120)
     process = laptop.start("train", "on=site", "seed=1", start_new_session=True)
     wait_for(site.home / "started")
     os.killpg(process.pid, signal.SIGINT)
     code, _, err = finish(process)
+    (site.home / "go").touch()
     assert code == 130 and "the command continues on site; type it again to see its answer" in err, err
     code, out, _ = finish(laptop.start("train", "on=site", "seed=1"))
     assert (code, out) == (0, "Submitted job 7\n") and submitted(site) == ["seed=1"]

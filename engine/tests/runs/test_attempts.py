@@ -127,7 +127,7 @@ def test_the_heartbeat_counts_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with lock.RunLock(run, recorder):
         assert read_recorded_step(run) == 0
         recorder.steps_done = lambda: 41
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while read_recorded_step(run) != 41 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert read_recorded_step(run) == 41

@@ -43,7 +43,7 @@ def test_while_it_trains_live_json_counts(tmp_path: Path) -> None:
     progress = facts.read_progress(*make(tmp_path, live))
     assert (progress.epoch, progress.epochs, progress.step, progress.rate) == (3, 9, 21, 7.0)
     assert progress.metrics == {"val/loss": None}
-    assert progress.moved == pytest.approx(time.time() - at(60), abs=5)
+    assert progress.moved == pytest.approx(time.time() - at(60), abs=30)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def squeue(
     """Return a function that puts a shell script in the place of Slurm's program."""
     file = tmp_path_factory.mktemp("bin") / "squeue"
     monkeypatch.setenv("PATH", f"{file.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr(lock, "STALE_AFTER_S", 1.5)
+    monkeypatch.setattr(lock, "STALE_AFTER_S", 0.1)
     file.touch(0o755)
     return lambda answer: file.write_text(f"#!/bin/sh\n{answer}\n") and None
 
@@ -128,7 +128,7 @@ def test_the_heartbeat_counts_when_nothing_else_shows_who_lives(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clocks do not matter: the other machine's may be wrong by years."""
-    monkeypatch.setattr(lock, "STALE_AFTER_S", 2.0)
+    monkeypatch.setattr(lock, "STALE_AFTER_S", 60.0)
     left_behind(run, host="elsewhere")
     beating = "import os, sys, time\nwhile True: time.sleep(.2); os.utime(sys.argv[1], (time.time(), 1e6 + time.time()))"
     other = subprocess.Popen([sys.executable, "-c", beating, str(run.path / "lock")])
@@ -138,6 +138,7 @@ def test_the_heartbeat_counts_when_nothing_else_shows_who_lives(
     finally:
         other.kill()
         other.wait()
+    monkeypatch.setattr(lock, "STALE_AFTER_S", 0.1)
     with RunLock(run):
         pass
 

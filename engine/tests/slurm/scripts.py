@@ -96,7 +96,7 @@ def run_script(
     # like Slurm, which writes a file: the supervisor reads its own log
     with open(folder / "errors", "w") as log:
         done = subprocess.run(
-            ["bash", str(script)], env=environ, stdout=subprocess.PIPE, stderr=log, text=True, timeout=30
+            ["bash", str(script)], env=environ, stdout=subprocess.PIPE, stderr=log, text=True, timeout=300
         )
     done.stderr = (folder / "errors").read_text()
     return done

@@ -60,8 +60,8 @@ def test_the_ranks_of_a_launcher_are_found_and_nothing_else(tmp_path: Path, valu
         subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE) for words in ([*rank, run], *others)
     ]
     assert [process.stdout.readline() for process in started if process.stdout] == [b"ready\n"] * 4
-    subprocess.run(find_ranks(run), timeout=20)
-    assert started[0].wait(10) == -signal.SIGUSR1
+    subprocess.run(find_ranks(run), timeout=60)
+    assert started[0].wait(60) == -signal.SIGUSR1
     assert [process.poll() for process in started[1:]] == [None] * 3
     for process in started[1:]:
         process.kill()

@@ -65,7 +65,7 @@ def test_a_signal_before_the_ranks_is_not_lost(login: Login, shared_dir: Path, s
     job, run = login.submit(*SHORT, f'cluster.setup=["{setup}"]')
     wait_for(lambda: "setting up" in log(run), run, 60)
     login.testbed.run(["scancel", f"--signal={signal}", "--batch", job])
-    time.sleep(1)
+    time.sleep(3)  # slurmd passes it on
     (shared_dir / "go").touch()
     assert login.testbed.wait_job(job, 200) == "COMPLETED", log(run)
     assert f"Asked to stop ({signal}) before the ranks were started." in log(run)

@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -242,6 +243,7 @@ def test_a_killed_call_leaves_nothing_after_the_next_one(tmp_path: Path) -> None
     command = [sys.executable, "tools/project.py", "make", str(tmp_path / "mine"), "", "", "", ""]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as first:
         wait_for(lambda: (tmp_path / ".mine.engine/engine/train_anywhere").is_dir())
+        first.send_signal(signal.SIGSTOP)
         second = make(tmp_path / "mine")
         assert second.returncode == 2 and "another `make project` is writing" in second.stderr
         first.kill()
