@@ -52,7 +52,7 @@ class Row:
     programs: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
     writes: str = ""
-    limit: float = 60.0
+    limit: float = 20.0
     real: bool = False
     stdout: str = ""
     name: str = ""

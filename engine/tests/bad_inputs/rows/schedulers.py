@@ -141,7 +141,7 @@ DOCTOR = {
 }
 
 ROWS = [
-    *(Row("cluster=slurm paths.results={row}/results", says, programs={"sbatch": body}, writes=OWN_RUNS if body.endswith("exit 1") else KEPT, name=f"sbatch {what}", limit=150 if body == HANGS else 60)
+    *(Row("cluster=slurm paths.results={row}/results", says, programs={"sbatch": body}, writes=OWN_RUNS if body.endswith("exit 1") else KEPT, name=f"sbatch {what}", limit=150 if body == HANGS else 20)
       for what, (body, says) in SUBMITS.items()),
     Row("cluster=slurm", "sbatch is not on this machine: .*dry_run=true", writes=OWN_RUNS, name="no sbatch"),
     Row("cluster=slurm", "sbatch", files={"row/bin/sbatch": "no program\n"}, writes=OWN_RUNS, name="sbatch may not be executed"),
@@ -153,7 +153,7 @@ ROWS = [
     Row("cluster=slurm dry_run=test", "sbatch --test-only: exit code 1: .*invalid account", programs={"sbatch": SUBMITS["refuses"][0]}, name="dry_run=test refused"),
     Row("cluster=neuron dry_run=test", "neuron rejects jobs without comment", programs={"sbatch": "echo ok"}, name="dry_run=test of a refused request"),
     *(Row(f"{verb} {{job}}", f"{tool}.*(Unable to contact|exit code|not on this machine|can't be asked|answer|second|signal)",
-          command="jobs", programs={t: (body if t == tool else ":") for t in PROGRAMS if t != tool or body}, limit=90 if body == HANGS else 60,
+          command="jobs", programs={t: (body if t == tool else ":") for t in PROGRAMS if t != tool or body}, limit=90 if body == HANGS else 20,
           name=f"{verb} where {tool}: {what}")
       for tool in ("squeue",) for what, body in (("fails", FAILS), ("hangs", HANGS), ("fails without a word", "exit 1"))
       for verb in ("status", "cancel", "resubmit")),
@@ -175,7 +175,7 @@ ROWS = [
       for what, (words, files, says) in RUNS.items()),
     Row("status {row}/results/digits/gold", "gold", command="jobs", files={"{job}": lambda p: p.rename(p.with_name("gold"))}, programs={"squeue": ":", "sacct": ":", "scontrol": ":"}, code=0, name="status of a run folder by another name"),
     *(Row(words, says, command="doctor") for words, says in DOCTOR.items()),
-    *(Row("mine", says, command="new_cluster", programs={"scontrol": body}, name=f"scontrol prints {what}", limit=90 if body == HANGS else 60) for what, (body, says) in NODES.items()),
+    *(Row("mine", says, command="new_cluster", programs={"scontrol": body}, name=f"scontrol prints {what}", limit=90 if body == HANGS else 20) for what, (body, says) in NODES.items()),
     Row("mine", "scontrol is not on this machine", command="new_cluster"),
     Row("", "NAME", command="new_cluster"),
     *(Row(f"{name} --write", f"'{name.strip(chr(39))}' can't name a preset; use lower-case letters", command="new_cluster", programs=GOOD_NODES) for name in ("Mine", "../x", "a/b", "''", "größe", "a.b")),
