@@ -32,7 +32,6 @@ from train_anywhere.slurm.scheduler.queue import QueuePoller
 from train_anywhere.slurm.script import clean_environment, render, units
 from train_anywhere.slurm.script.job import Job, count_gpus, describe_gpu_hours, gpu_hours
 from train_anywhere.slurm.status import find_runs
-from train_anywhere.slurm.status.best import sweep_result
 from train_anywhere.slurm.status.dependency import Dependency
 from train_anywhere.slurm.submission import snapshot
 from train_anywhere.slurm.submission.rollback import Submission, read_content
@@ -40,7 +39,7 @@ from train_anywhere.slurm.submission.rollback import Submission, read_content
 
 def submit(
     request: Request, members: Sequence[Member], run: RunDir | None, followed: Dependency | None = None
-) -> list[float | SubmitError | None]:
+) -> list[SubmitError | None]:
     """Submit a checked job and print the next commands. Returns the same as `prepare.start`.
 
     Without a `run` to resume, each member gets a new run folder. The run `followed` must be complete first.
@@ -68,7 +67,13 @@ def submit(
     if not request.config.wait:
         return [None] * len(runs)
     wait_for_jobs(kind, job_ids)
-    return [sweep_result(r, m.config.checkpoint) for r, m in zip(runs, members, strict=True)]
+    states = {run.id: run.read_info().get("state") for run in runs}
+    return [
+        SubmitError(f"{name} is {state}, not completed: it has no result; look at its log.")
+        if state != "completed"
+        else None
+        for name, state in states.items()
+    ]
 
 
 def make_folders(
