@@ -31,8 +31,7 @@ from train_anywhere.search.loop import find_folder
 from train_anywhere.slurm.status.best import find_best
 from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.status.gather import gather
-from train_anywhere.slurm.status.list_page import list_runs
-from train_anywhere.slurm.status.text_page import page, to_json
+from train_anywhere.slurm.status.text_page import list_runs, page, to_json
 
 START = "2026-01-01T00:00:00+00:00"
 SECONDS = {"before": 1.0, "start": 2.0, "step": 70.0, "data": 20.0, "others": 30.0, "checkpoint": 9.0}

@@ -21,7 +21,7 @@ from train_anywhere.config.load import load
 from train_anywhere.errors import ConfigError
 from train_anywhere.slurm import rules
 from train_anywhere.slurm.rules.job_rules import Request
-from train_anywhere.slurm.script.options import SHORT
+from train_anywhere.slurm.script.render import SHORT
 from train_anywhere.slurm.submission.prepare import placeholder_job
 from train_anywhere.training.preflight import data_problems
 

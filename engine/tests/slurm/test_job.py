@@ -223,7 +223,9 @@ HOURS: list[tuple[str, int | None, float | None]] = [
 
 
 def test_gpus_times_hours_times_jobs(job: Callable[..., Job]) -> None:
-    found = [gpu_hours(job(*words.split(), members=number and range(number))) for words, number, _ in HOURS]
+    found = [
+        gpu_hours(job(*words.split(), members=number and range(number)))[0] for words, number, _ in HOURS
+    ]
     assert found == [hours for *_, hours in HOURS]
     array = job("cluster=slurm", "cluster.time=30", "cluster.requeue=false", members=range(12))
     assert describe_gpu_hours(array) == "up to 6 (1 GPU x 0:30:00 x 12 jobs)"

@@ -4,7 +4,6 @@ import dataclasses
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -135,19 +134,3 @@ def test_an_outline_that_is_missing_is_the_one_of_the_engine(scripts: Scripts, t
     (templates / "slurm.sh.j2").mkdir()
     with pytest.raises(ConfigError, match="can't be read"):
         scripts.render()
-
-
-def test_compiled_templates_are_kept_until_a_template_is_edited(
-    scripts: Scripts, templates: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, kept = scripts.make(), templates / "__pycache__"
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    expected = render(made)
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    kept.touch()  # no folder, so also root can't write in it
-    assert render(made) == expected
-    kept.unlink()
-    assert [render(made), render(made)] == [expected, expected]
-    assert len(list(kept.iterdir())) == 3
-    (templates / "ranks.sh.j2").write_text("# edited\n")
-    assert "# edited" in render(made)

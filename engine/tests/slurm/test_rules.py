@@ -16,7 +16,7 @@ from train_anywhere.slurm import rules
 from train_anywhere.slurm.rules import job_rules, local_rules, options
 from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.script import render
-from train_anywhere.slurm.script.options import OPTIONS, OWN_PBS
+from train_anywhere.slurm.script.render import OPTIONS, OWN_PBS
 from train_anywhere.training.preflight import data_problems
 
 MakeConfig = Callable[..., Config]

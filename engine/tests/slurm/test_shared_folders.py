@@ -20,7 +20,7 @@ from train_anywhere.slurm.script.job import Job
 from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.submission.allocation import Allocation, is_only_node
 from train_anywhere.slurm.submission.prepare import placeholder_job
-from train_anywhere.slurm.submission.resubmit import resubmit
+from train_anywhere.slurm.submission.submit import resubmit
 from train_anywhere.training.preflight import data_problems
 
 MakeConfig = Callable[..., Config]

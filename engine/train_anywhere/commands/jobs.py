@@ -35,14 +35,13 @@ from train_anywhere.launch.command import run_command
 from train_anywhere.monitor.report.compare_runs import compare_runs
 from train_anywhere.runs.folder import finish_deletions
 from train_anywhere.runs.summary import as_typed, display_path
-from train_anywhere.slurm.status import find_runs, local_runs, show_logs
+from train_anywhere.slurm.status import find_runs, show_logs
 from train_anywhere.slurm.status.best import find_best as best_of
 from train_anywhere.slurm.status.cost import format_costs, sum_costs
 from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.status.gather import FAILED, RunReports, gather
-from train_anywhere.slurm.status.list_page import list_runs, parse_since, select
-from train_anywhere.slurm.status.text_page import has_colors, next_lines, page, to_json, to_plain
-from train_anywhere.slurm.submission.resubmit import resubmit as submit_again
+from train_anywhere.slurm.status.text_page import format_status, parse_since, select, to_json, to_plain
+from train_anywhere.slurm.submission.submit import resubmit as submit_again
 
 Options = argparse.Namespace
 
@@ -157,20 +156,10 @@ def list_(parsed: Options) -> int:
 
 def _show_status(look: Callable[[], RunReports], parsed: Options, many: bool = False) -> int:
     """Print the status that `look` gathers; what is unknown goes to standard error."""
-
-    def text(gathered: RunReports) -> str:
-        known = [report for report in gathered.reports if not report.trouble]
-        width, colors = terminal_width(), has_colors()
-        if not known:
-            return "no run is selected." if many else ""
-        if len(gathered.reports) == 1 and not many:
-            return page(known[0], width, colors)
-        return "\n".join([list_runs(known, width, colors), *next_lines(() if many else gathered.next, width)])
-
-    gathered = show_logs.watch(look, text) if parsed.watch else look()
+    gathered = show_logs.watch(look, lambda found: format_status(found, many)) if parsed.watch else look()
     if parsed.json:
         print(to_json(gathered), end="")
-    elif not parsed.watch and (page_text := text(gathered)):
+    elif not parsed.watch and (page_text := format_status(gathered, many)):
         # each line of a page is printable already, apart from the colors of states
         print(page_text, file=getattr(sys.stdout, "stream", sys.stdout))
     for line in [*(f"note: {n}" for n in gathered.notes), *(f"error: {t}" for t in gathered.trouble)]:
@@ -271,7 +260,7 @@ def resubmit(parsed: Options) -> None:
         if run.trouble:
             raise SubmitError(run.trouble)
         if run.scheduler is None:
-            raise SubmitError(local_runs.resume_message(run))
+            raise SubmitError(find_runs.resume_message(run))
     with running_job.explain_unreachable_scheduler("Nothing was submitted."):
         found, known = find_runs.query_scheduler(found, wait=True)
     states = {r.folder.id: find_runs.read_state(r, known)[0] for r in found}

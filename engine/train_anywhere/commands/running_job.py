@@ -23,7 +23,7 @@ from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.summary import display_path, is_program
 from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.script.render import apptainer_command, pyxis_options
-from train_anywhere.slurm.status import find_runs, local_runs
+from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.status.find_runs import RunEntry
 
 STARTED_STATES = ("running", "starting")
@@ -45,13 +45,10 @@ def find_job(run: RunEntry, what: str) -> str:
     `what` the run must do, such as "save a checkpoint", is for the message. Raises SubmitError: the run does not train now. Raises
     SchedulerError: the scheduler does not answer.
     """
-    if run.scheduler is None:
-        state, job = local_runs.read_state(run)[0], ""
-    else:
-        with explain_unreachable_scheduler("Nothing was done."):
-            [run], known = find_runs.query_scheduler([run])
-        running = [i for i, state in known.active(run.job_ids).items() if state == "RUNNING"]
-        state, job = find_runs.read_state(run, known)[0], (running or [""])[-1]
+    with explain_unreachable_scheduler("Nothing was done."):
+        [run], known = find_runs.query_scheduler([run])
+    running = [i for i, state in known.active(run.job_ids).items() if state == "RUNNING"]
+    state, job = find_runs.read_state(run, known)[0], (running or [""])[-1]
     if state not in STARTED_STATES:
         where = "it ran on this machine and" if run.scheduler is None else "it"
         raise SubmitError(f"{where} is {state}; only a run that is running can {what}.")
@@ -67,11 +64,11 @@ def refuse_program(run: RunEntry, advice: str) -> None:
 def cancel(run: RunEntry) -> str:
     """Remove a run from the queue, or stop it; return what to print. Raises SubmitError, SchedulerError."""
     if run.scheduler is None:
-        return local_runs.stop(run)
+        return find_runs.stop_process(run)
     with explain_unreachable_scheduler("Nothing was cancelled."):
         [run] = find_runs.with_unrecorded_jobs([run], wait=True)
         living = [*queue.query_queue(run.scheduler or "", run.job_ids).active(run.job_ids)]
-        local_runs.refuse_other_jobs(run, living)
+        find_runs.refuse_other_jobs(run, living)
     if not living:
         find_runs.refuse_unclear(run)
     ending, info = queue.cancel(run.scheduler or "", living) if living else {}, run.folder.read_info()
@@ -91,7 +88,7 @@ def shell(run: RunEntry, node: str | None) -> NoReturn:
     """
     job = find_job(run, "open a shell")
     if not job:
-        who = local_runs.read_state(run)[1]
+        who = find_runs.read_state(run)[1]
         raise SubmitError(
             f"it runs without a job, as {who or 'a process that starts'}: any shell there is next to it."
         )
@@ -104,7 +101,7 @@ def shell(run: RunEntry, node: str | None) -> NoReturn:
             f"PBS opens no shell in a running job. If the site lets you log in to nodes of your jobs: {ssh}"
         )
     with explain_unreachable_scheduler("No shell was opened."):
-        local_runs.refuse_other_jobs(run, [job], "no shell was opened", "srun --overlap --pty bash --jobid")
+        find_runs.refuse_other_jobs(run, [job], "no shell was opened", "srun --overlap --pty bash --jobid")
     folder = str(run.folder.path)
     options, inside = _container(flat, folder)
     # the job's own number, which a member of an array has besides 24_1

@@ -18,11 +18,10 @@ from train_anywhere.files import ROOT
 from train_anywhere.runs.facts import RecordedProgress
 from train_anywhere.runs.folder import FORMAT
 from train_anywhere.runs.lock import RunLock
-from train_anywhere.slurm.status import local_runs
+from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
 from train_anywhere.slurm.status.gather import Report, make_report
-from train_anywhere.slurm.status.list_page import list_runs, parse_since, select
-from train_anywhere.slurm.status.text_page import page
+from train_anywhere.slurm.status.text_page import list_runs, page, parse_since, select
 
 NOW = time.time()
 
@@ -161,21 +160,21 @@ def test_a_failed_run_shows_its_reason(tmp_path: Path) -> None:
 
 def test_a_run_that_never_started_is_not_starting_for_ever(tmp_path: Path) -> None:
     run = made(tmp_path, state="queued")
-    assert local_runs.read_state(run)[0] == "starting"
+    assert find_runs.read_state(run)[0] == "starting"
     os.utime(tmp_path / "config.yaml", (NOW - 3600, NOW - 3600))
     (tmp_path / "other").touch()  # the folder changes, as it does when the disk has no unnamed files
-    assert local_runs.read_state(run)[0] == "lost"
+    assert find_runs.read_state(run)[0] == "lost"
 
 
 def test_a_lock_of_another_user_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, killed = made(tmp_path, state="running"), []
     monkeypatch.setattr(os, "kill", lambda *arguments: killed.append(arguments))
     with RunLock(run.folder):
-        local_runs.stop(run)
+        find_runs.stop_process(run)
         assert killed.pop()[0] == os.getpid()
         monkeypatch.setattr(os, "getuid", lambda: 12345)
         with pytest.raises(SubmitError, match="stop it there with `kill"):
-            local_runs.stop(run)
+            find_runs.stop_process(run)
     assert not killed
 
 

@@ -14,9 +14,8 @@ from train_anywhere.runs.facts import RecordedCheckpoint, RecordedProgress
 from train_anywhere.runs.summary import duration
 from train_anywhere.slurm.scheduler.queue import PendingJob, query_queue
 from train_anywhere.slurm.status.gather import Report, RunReports, differing_keys
-from train_anywhere.slurm.status.list_page import list_runs
 from train_anywhere.slurm.status.show_logs import watch
-from train_anywhere.slurm.status.text_page import page, sample_line
+from train_anywhere.slurm.status.text_page import list_runs, page, sample_line
 
 PATH = Path("/shared/results/digits/20260101-000000-aaaa")
 

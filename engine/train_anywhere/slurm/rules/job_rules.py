@@ -16,7 +16,7 @@ from train_anywhere.files import OWN
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.script import clean_environment, units
 from train_anywhere.slurm.script.clean_environment import user_name
-from train_anywhere.slurm.script.job import Job, format_hours, format_product, gpu_hours
+from train_anywhere.slurm.script.job import Job, format_hours, gpu_hours
 
 DataCheck = Callable[[Config, int, bool], list[str]]
 """Returns the problems of the data set, from the configuration, the devices over all nodes, and whether to look into its folder."""
@@ -152,14 +152,14 @@ def most_gpus(request: Request) -> Iterator[str]:
 
 def fair_share(request: Request) -> Iterator[str]:
     """Report more GPU hours than the user has set as a limit."""
-    job, most, hours = request.job, request.config.cluster.max_gpu_hours, gpu_hours(request.job)
+    job, most, (hours, product) = request.job, request.config.cluster.max_gpu_hours, gpu_hours(request.job)
     if most is None or not job.gpus:
         return
     if hours is None:
         yield f"cluster.max_gpu_hours={most:g} needs a job with a time limit; add cluster.time=..."
     elif hours > most:
         yield (
-            f"{format_product(job)} may be {format_hours(hours)} GPU hours, over cluster.max_gpu_hours={most:g}; "
+            f"{product} may be {format_hours(hours)} GPU hours, over cluster.max_gpu_hours={most:g}; "
             "use less cluster.time, fewer GPUs or fewer jobs, or a larger cluster.max_gpu_hours."
         )
 

@@ -10,7 +10,7 @@ from train_anywhere.distributed.layout import support
 from train_anywhere.errors import ConfigError
 from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.script import render
-from train_anywhere.slurm.script.options import OPTIONS, OWN_PBS, SHORT
+from train_anywhere.slurm.script.render import OPTIONS, OWN_PBS, SHORT
 
 
 def outline(request: Request) -> Iterator[str]:

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -111,9 +111,8 @@ def query_queue(scheduler: str, job_ids: Sequence[str]) -> JobStates:
         known = {job_id: facts for job_id in job_ids if (facts := query_pbs_fields(job_id))}
         states = {i: PBS_STATES.get(facts["job_state"], "COMPLETED") for i, facts in known.items()}
         why = ("comment", "estimated.start_time")
-        return JobStates(
-            states, waits={i: PendingJob(*(facts.get(k, "") for k in why)) for i, facts in known.items()}
-        )
+        waits = {i: PendingJob(*(facts.get(k, "") for k in why)) for i, facts in known.items()}
+        return JobStates(states, waits=waits)
     command = ["squeue", "--noheader", "--array", "--format=%i|%T|%r|%S", "--states=all"]
     return _query_states([*command, jobs_option(job_ids)])
 
@@ -124,22 +123,15 @@ def query_states(scheduler: str, job_ids: Sequence[str]) -> JobStates:
     Raises SchedulerError: the queue does not answer. A failure of the accounting is reported in `gap` instead.
     """
     known = query_queue(scheduler, job_ids)
-    if scheduler == "pbs":
+    if scheduler == "pbs" or not (missing := known.missing(job_ids)):
         return known
-    look_ups: tuple[Callable[[Sequence[str]], dict[str, str]], ...] = (
-        lambda ids: _query_states([*SACCT, "--format=JobID,State", jobs_option(ids)]).states,
-        lambda ids: {job: state for job, [state] in query_job_fields(ids, "JobState").items()},
-    )
-    for look_up in look_ups:
-        if not (missing := known.missing(job_ids)):
-            break
-        try:
-            # the queue does not know these jobs: one that the accounting lists as running is lost (a runaway job)
-            ended = {i: s for i, s in look_up(missing).items() if s in ENDED}
-            known = replace(known, states={**ended, **known.states})
-        except SchedulerError as error:
-            known = replace(known, gap=known.gap or str(error))
-    return known if known.missing(job_ids) else replace(known, gap="")
+    try:
+        rows = _query_states([*SACCT, "--format=JobID,State", jobs_option(missing)]).states
+    except SchedulerError as error:
+        return replace(known, gap=str(error))
+    # the queue does not know these jobs: one that the accounting lists as running is lost (a runaway job)
+    ended = {i: s for i, s in rows.items() if s in ENDED}
+    return replace(known, states={**ended, **known.states})
 
 
 def cancel(scheduler: str, job_ids: Sequence[str], patience: float = 0.0) -> dict[str, str]:
@@ -210,9 +202,8 @@ def native_id(job_id: str) -> str:
 def query_pbs_fields(job_id: str) -> dict[str, str]:
     """Return the fields of `qstat -f`, none for an unknown job. Raises SchedulerError: qstat does not answer, or prints something else."""
     answer = programs.query(["qstat", "-f", native_id(job_id)], UNKNOWN["qstat"])
-    whole = re.sub(
-        r"\n\t(?![\w.]+ = )", "", answer
-    )  # PBS continues a long line behind a tab; Debian's qstat has its fields there
+    # PBS continues a long line behind a tab; Debian's qstat has its fields there
+    whole = re.sub(r"\n\t(?![\w.]+ = )", "", answer)
     facts = dict(re.findall(r"^[ \t]*([\w.]+) = (.*)$", whole, re.M))
     if answer and "job_state" not in facts:
         raise SchedulerError(f"qstat answered {answer[:80].strip()!a}, which has no job_state in it.")

@@ -173,26 +173,19 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         config = replace(config, trainer=fitting)
     layout = plan_layout(config, devices_per_node(config))
     packed = c.pack if members is not None else 1
-    most = max(layout.devices) if packed == 1 else c.packed_gpus
+    node, cpus, mem = _fit_node(c, layout, packed)
     limits = [seconds for limit in (c.time, c.time_min) if limit and (seconds := units.seconds(limit))]
     warning = min([SIGNAL_S, *(max(1, seconds // 2) for seconds in limits)])
     gpus = config.trainer.accelerator != "cpu"
     cluster = clean_environment.fill_account(clean_environment.apply_shell_options(c), gpus)
-    typed = (c.cpus_per_task or 0) * max(most, packed)
-    node = find_node_type(c, most, typed, _requested_memory(c, most, typed) or 0)
-    # CPUs of each device, or of each member of those that are packed into a job
-    each = c.cpus_per_task or CPUS_OF_UNKNOWN_NODES
-    if c.cpus_per_task is None and node and node.cpus:
-        each = max(1, node.cpus * (min(node.gpus, c.packed_gpus) if packed > 1 else 1) // node.gpus // packed)
-    each *= 1 if packed > 1 else most // max(layout.ranks)
     return Job(
         name=config.name,
         cluster=replace(cluster, signal_seconds=c.signal_seconds or warning),
         node=node,
         layout=layout,
         gpus=gpus,
-        cpus_per_task=each,
-        mem=_memory(c, node, most, each * max(max(layout.ranks), packed)),
+        cpus_per_task=cpus,
+        mem=mem,
         launch=_launch(config, layout.strategy, packed),
         container=config.container,
         python=interpreter(config.container, c),
@@ -206,6 +199,29 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         command=tuple(config.program.command),
         features=Features.of(config),
     )
+
+
+def _fit_node(c: Cluster, layout: Layout, packed: int) -> tuple[NodeType | None, int, int | None]:
+    """Return the kind of node, the CPUs of each rank, and the MiB per node: what is requested, else the share of the devices."""
+    most = max(layout.devices) if packed == 1 else c.packed_gpus
+
+    def requested(cpus: int) -> int | None:
+        known = {c.mem: 1, c.mem_per_gpu: most, c.mem_per_cpu: cpus}
+        return next(
+            (units.megabytes(size) * count for size, count in known.items() if size is not None), None
+        )
+
+    typed = (c.cpus_per_task or 0) * max(most, packed)
+    node = find_node_type(c, most, typed, requested(typed) or 0)
+    # CPUs of each device, or of each member of those that are packed into a job
+    each = c.cpus_per_task or CPUS_OF_UNKNOWN_NODES
+    if c.cpus_per_task is None and node and node.cpus:
+        each = max(1, node.cpus * (min(node.gpus, c.packed_gpus) if packed > 1 else 1) // node.gpus // packed)
+    each *= 1 if packed > 1 else most // max(layout.ranks)
+    mem = requested(each * max(max(layout.ranks), packed))
+    if mem is None and node and node.mem and c.site.takes_mem:
+        mem = min(whole := units.megabytes(node.mem), whole * most // node.gpus)
+    return node, each, mem
 
 
 def count_nodes(config: Config) -> tuple[int, ...]:
@@ -305,20 +321,6 @@ def interpreter(container: Container, cluster: Cluster) -> str:
     return "python" if cluster.conda or cluster.venv else str(restore_links(Path(sys.executable)))
 
 
-def _memory(c: Cluster, node: NodeType | None, devices: int, cpus: int) -> int | None:
-    """Return the MiB of memory per node: what is requested, else the share of the devices."""
-    requested = _requested_memory(c, devices, cpus)
-    if requested is None and node and node.mem and c.site.takes_mem:
-        return min(whole := units.megabytes(node.mem), whole * devices // node.gpus)
-    return requested
-
-
-def _requested_memory(c: Cluster, devices: int, cpus: int) -> int | None:
-    """Return the MiB of memory per node that are requested; `cpus` are those of the node."""
-    known = {c.mem: 1, c.mem_per_gpu: devices, c.mem_per_cpu: cpus}
-    return next((units.megabytes(size) * count for size, count in known.items() if size is not None), None)
-
-
 def _mounts(container: Container, paths: Paths, cache: str | None) -> tuple[str, ...]:
     """Return the folders to mount, at the same paths inside, so that all paths stay valid."""
     if container.name == "none":
@@ -327,39 +329,35 @@ def _mounts(container: Container, paths: Paths, cache: str | None) -> tuple[str,
     return (paths.results, *others, *container.mounts)
 
 
-def gpu_hours(job: Job) -> float | None:
-    """Return the GPU hours of all jobs until their limits. None without a limit or GPUs."""
-    if not job.gpus or not job.time:
-        return None
-    return count_gpus(job) * job.time / 3600 * count_jobs(job)
-
-
 def count_gpus(job: Job) -> int:
     """Return the GPUs that one job occupies: an exclusive job has all of its nodes."""
     whole = job.node.gpus * job.nodes if job.node and job.cluster.exclusive is True else 0
     return max(whole, sum(job.devices))
 
 
-def count_jobs(job: Job) -> int:
-    """Return the number of jobs of an array, or of links of a chain."""
-    return job.cluster.chain if job.members is None else len(job.array)
+def gpu_hours(job: Job) -> tuple[float | None, str]:
+    """Return the GPU hours of all jobs until their limits, and how they come about: `8 GPUs x 2:00:00 x 4 jobs`.
+
+    They are None without a limit or GPUs.
+    """
+    gpus, jobs = count_gpus(job), job.cluster.chain if job.members is None else len(job.array)
+    parts = [
+        f"{gpus} GPU{'s'[: gpus > 1]}",
+        units.clock(job.time or 0),
+        *([f"{jobs} jobs"] if jobs > 1 else []),
+    ]
+    return gpus * job.time / 3600 * jobs if job.gpus and job.time else None, " x ".join(parts)
 
 
 def describe_gpu_hours(job: Job) -> str:
     """Return a phrase such as `up to 64 (8 GPUs x 2:00:00 x 4 jobs)`. Empty without GPUs."""
+    hours, product = gpu_hours(job)
     if not job.gpus:
         return ""
-    hours = gpu_hours(job)
     if hours is None:
         return "no limit" if job.time == 0 else "not known: cluster.time is not set"
     again = ", and the same after each requeue" if job.cluster.requeue else ""
-    return f"up to {format_hours(hours)} ({format_product(job)}){again}"
-
-
-def format_product(job: Job) -> str:
-    """Return a phrase such as `8 GPUs x 2:00:00 x 4 jobs`."""
-    parts = [f"{count_gpus(job)} GPU{'s'[: count_gpus(job) > 1]}", units.clock(job.time or 0)]
-    return " x ".join(parts + ([f"{count_jobs(job)} jobs"] if count_jobs(job) > 1 else []))
+    return f"up to {format_hours(hours)} ({product}){again}"
 
 
 def format_hours(hours: float) -> str:

@@ -7,12 +7,10 @@ The templates are shell scripts with placeholders; those of the project's `slurm
 import os
 import re
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from train_anywhere.config.paths import is_on_node, make_absolute
 from train_anywhere.distributed.topology import ranges
@@ -21,10 +19,6 @@ from train_anywhere.files import ROOT
 from train_anywhere.files.root import BARE
 from train_anywhere.slurm.script import units
 from train_anywhere.slurm.script.job import Job
-from train_anywhere.slurm.script.options import OPTIONS
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 TEMPLATES = ROOT / "slurm" / "templates"
 """The project's templates, with the outline of the script, which users may edit."""
@@ -38,15 +32,53 @@ OUTLINE = 3
 INCLUDES = ("environment", "ranks")
 """Templates that an outline must include, in this order."""
 
+TABLE = Path(__file__).with_name("options.txt")
+"""For each option its letter for sbatch and for qsub, its kind, and the key to use instead, or why it can't be used.
+
+line    the script has a line with the value of the key
+part    the script has such a line, which its outline composes
+own     the script sets it from other keys, or it could contradict one that the script sets
+no      it submits no job, or one that src/jobs.py can't find
+ask     its value decides
+"""
+
+
+class Option(NamedTuple):
+    """A row of `TABLE`."""
+
+    name: str
+    letter: str
+    qsub: str
+    kind: str
+    text: str = ""
+
+
+OPTIONS = {row.split()[0]: Option(*row.split(maxsplit=4)) for row in TABLE.read_text().splitlines()}
+SHORT = {o.letter: o.name for o in OPTIONS.values() if o.letter != "-"}
+"""Long names of the short options: https://slurm.schedmd.com/sbatch.html"""
+
+OWN_PBS = {o.qsub: o.text for o in OPTIONS.values() if o.qsub != "-"} | dict.fromkeys("IhzCS", "")
+"""Options of qsub that the script sets itself or can't work with, and the key to use instead; "" if there is none."""
+
 
 def render(job: Job) -> str:
     """Return the batch script of `job`. Raises ConfigError for a missing template or an unfit outline."""
-    from jinja2 import TemplateError, TemplateNotFound
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound
 
+    environment = Environment(
+        loader=FileSystemLoader([TEMPLATES, OURS]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    filters = (option, variable, folder, units.clock, units.seconds, units.short_size, units.megabytes)
+    environment.filters |= {function.__name__: function for function in filters}
+    environment.filters |= {"sh": shlex.quote, "members": ranges, "pbs_time": units.to_qsub}
     name = f"{job.cluster.scheduler}.sh.j2"
     check_outline(name)
     try:
-        return make_environment().get_template(name).render(_values(job))
+        return environment.get_template(name).render(_values(job))
     except TemplateNotFound as error:
         raise ConfigError(
             f"{error.name} is included by {TEMPLATES}, and is neither there nor in the engine: git checkout slurm/templates, or correct "
@@ -61,7 +93,7 @@ def render(job: Job) -> str:
 
 def _values(job: Job) -> dict[str, object]:
     """Return the variables of the templates."""
-    c, image = job.cluster, str(job.container.image)
+    c = job.cluster
     # in an allocation the ranks may use only some of its nodes, and srun would take any
     chosen = ' --nodelist="$SLURM_JOB_NODELIST"' if c.nodelist else ""
     # the variables of the other ways to request GPUs
@@ -69,11 +101,9 @@ def _values(job: Job) -> dict[str, object]:
     gpu_variables += [] if job.even and c.gpu_request == "gpus-per-node" else ["SLURM_GPUS_PER_NODE"]
     values = {**vars(c), "constraint": job.constraint}
     keys = {o.name: o.text.removeprefix("cluster.") for o in OPTIONS.values() if o.kind == "line"}
-    pyxis = apptainer = ""
-    if job.container.name == "pyxis":
-        pyxis = pyxis_options(image, job.mounts, job.code)
-    elif job.container.name == "apptainer":
-        apptainer = apptainer_command(image, job.mounts, job.code, job.gpus)
+    name, inside = job.container.name, (str(job.container.image), job.mounts, job.code)
+    pyxis = pyxis_options(*inside) if name == "pyxis" else ""
+    apptainer = apptainer_command(*inside, job.gpus) if name == "apptainer" else ""
     sockets = re.search(r"(?:^| )(?:--distribution[= ]|-m ?)[\w*]+(:[\w*:]+)", " ".join(c.extra))
     return {
         # outlines of projects list the numbers of the array as the members of a job
@@ -125,39 +155,6 @@ def check_outline(name: str) -> str:
 def find_template(name: str) -> Path:
     """Return the path of the project's template, or of the engine's if the project does not have one."""
     return TEMPLATES / name if os.path.lexists(TEMPLATES / name) else OURS / name
-
-
-def make_environment() -> "Environment":
-    """Return the environment of the templates, with the filters for values of users."""
-    from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
-
-    cache = TEMPLATES / "__pycache__"
-    writable = False
-    if not sys.dont_write_bytecode:
-        with suppress(OSError):
-            cache.mkdir(exist_ok=True)
-        writable = os.access(f"{cache}/", os.W_OK)  # with the slash a file fails
-    environment = Environment(
-        loader=FileSystemLoader([TEMPLATES, OURS]),
-        bytecode_cache=FileSystemBytecodeCache(str(cache)) if writable else None,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {
-        "sh": shlex.quote,
-        "option": option,
-        "variable": variable,
-        "folder": folder,
-        "members": ranges,
-        "clock": units.clock,
-        "seconds": units.seconds,
-        "short_size": units.short_size,
-        "megabytes": units.megabytes,
-        "pbs_time": units.to_qsub,
-    }
-    return environment
 
 
 def job_options(job: Job) -> str:

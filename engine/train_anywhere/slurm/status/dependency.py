@@ -71,7 +71,7 @@ def _last_job(run: RunEntry, known: queue.JobStates, scheduler: str) -> list[str
     name = f"after={display_path(run.folder.path)}"
     if run.trouble:
         raise ConfigError(f"{name}: {run.trouble}")
-    state = find_runs.read_state(run, known)[0] if run.scheduler else str(run.folder.read_info().get("state"))
+    state = find_runs.read_state(run, known)[0]
     if state == "completed" and not known.active(run.job_ids):
         return []
     if run.scheduler is None:
@@ -101,7 +101,7 @@ def explain_cancel(run: RunEntry, info: Mapping[str, Any]) -> str:
         runs = find_runs.find(str(info[KEY]), run.folder.path.parent.parent)
         found, known = find_runs.query_scheduler(runs)
         for other in found:
-            state, its_own = find_runs.read_state(other, known)
+            state, _, its_own = find_runs.read_state(other, known)
             failed = state in ENDS or state.upper() in queue.ENDED
             if state == "completed":  # if the loss is nan, the run completes, but its job fails
                 failed = "FAILED" in known.select(other.job_ids[-1:]).values()

@@ -1,10 +1,11 @@
-"""Find runs by folder, run id, job id or sweep id, and query the scheduler for their states."""
+"""Find runs by folder, run id, job id or sweep id, read their states, and check whose jobs a run folder names."""
 
 import errno
 import glob
 import os
 import re
 import shlex
+import signal
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -15,16 +16,21 @@ from typing import Any
 from train_anywhere.errors import CheckpointError, SubmitError
 from train_anywhere.files import ROOT, WORK
 from train_anywhere.files.root import resolve_as_typed
+from train_anywhere.runs import lock
 from train_anywhere.runs.attempts import describe_state
 from train_anywhere.runs.facts import read_config
 from train_anywhere.runs.folder import JOBS, RunDir
-from train_anywhere.runs.summary import display_path, train_command
+from train_anywhere.runs.reopen.trust import is_recorded
+from train_anywhere.runs.summary import display_path, is_program, resume_command, train_command
 from train_anywhere.slurm.scheduler import client, queue
 from train_anywhere.slurm.scheduler.client import QUEUE, SCRIPT, UNCLEAR
 from train_anywhere.slurm.submission.snapshot import describe_special
 
 FORGOTTEN_S = 300.0
 """Seconds after which a submission that Slurm's queue does not list has not reached it: sbatch itself retries for two minutes."""
+
+STARTING_S = 120.0
+"""Seconds within which a run that no process trains yet counts as starting."""
 
 
 @dataclass(frozen=True)
@@ -198,32 +204,112 @@ def refuse_unclear(run: RunEntry) -> None:
         )
 
 
-def read_state(run: RunEntry, known: queue.JobStates) -> tuple[str, dict[str, Any]]:
-    """Return the state of a run in one word, and its run.json.
+def read_state(run: RunEntry, known: queue.JobStates | None = None) -> tuple[str, str, dict[str, Any]]:
+    """Return the state of a run in one word, its jobs or its process, and its run.json.
 
-    While a job may still run, the scheduler's state counts; afterwards that of run.json. A run whose job disappeared before it
+    While a job may still run, the scheduler's state counts; afterwards that of run.json. A run whose job or process disappeared before it
     recorded its end is `lost`, or `unknown` if the accounting does not answer. A run that was cancelled and saved a checkpoint is
-    `cancelled`.
+    `cancelled`. The state of a job is empty if nothing is `known` of it.
 
     Raises CheckpointError: run.json is damaged.
     """
     info = run.folder.read_info()
-    word = str(info.get("state", "lost"))
+    if run.scheduler is None:
+        return *_process_state(run, describe_state(str(info.get("state", "lost")), info)), info
+    jobs = " -> ".join([*run.job_ids, *"?"[: run.unclear or not run.job_ids]])
+    return _job_state(run, info, known) if known else "", f"job {jobs} on {info.get('cluster')}", info
+
+
+def _job_state(run: RunEntry, info: Mapping[str, Any], known: queue.JobStates) -> str:
+    word, newest = str(info.get("state", "lost")), ["", *known.select(run.job_ids[-1:]).values()][-1]
     # the job of a member that has ended may run others
     ended = bool(info.get("pack")) and word in ("completed", "failed", "cancelled")
     if not ended and (alive := [*known.active(run.job_ids).values()]):
-        return ("running" if "RUNNING" in alive else alive[0].lower()), info
-    newest = [*known.select(run.job_ids[-1:]).values()]
+        return "running" if "RUNNING" in alive else alive[0].lower()
     # a rank can't distinguish a cancellation from a preemption
-    if word == "preempted" and newest[-1:] == ["CANCELLED"]:
-        return "cancelled", info
+    if word == "preempted" and newest == "CANCELLED":
+        return "cancelled"
     if word not in ("queued", "running"):
-        return describe_state(word, info), info
-    if run.unclear:
-        return "unknown", info
-    if newest and newest[-1] != "COMPLETED":  # training had no time to record its end
-        return newest[-1].lower(), info
-    return ("unknown" if known.gap else "lost"), info
+        return describe_state(word, info)
+    if not run.unclear and newest not in ("", "COMPLETED"):  # training had no time to record its end
+        return newest.lower()
+    return "unknown" if run.unclear or known.gap else "lost"
+
+
+def _process_state(run: RunEntry, word: str) -> tuple[str, str]:
+    """Return the state of a run of this machine, and the process that trains."""
+    who = find_process(run)[0] if word in ("queued", "running", "lost") else None
+    if who != "":
+        return word, who or ""
+    with suppress(OSError):  # started or resumed a moment ago
+        if word != "running" and time.time() - run.folder.config.stat().st_mtime < STARTING_S:
+            return "starting", ""
+    return "lost", ""  # its process had no time to record its end
+
+
+def find_process(run: RunEntry) -> tuple[str, int | None]:
+    """Return `process 7 on node1`, which trains, and its id if that is this machine. Empty if there is none."""
+    holder = lock.read_holder(run.folder.path / "lock")
+    here = holder is not None and holder["host"] == lock.identity()["host"]
+    if holder is None or (here and lock.process_start(holder["pid"]) != holder["started"]):
+        return "", None
+    return f"process {holder['pid']} on {holder['host']}", int(holder["pid"]) if here else None
+
+
+def stop_process(run: RunEntry) -> str:
+    """Ask the process that trains in a run folder to save and stop, and return a message.
+
+    Raises SubmitError: there is none, it is on another machine, or it is another user's.
+    """
+    word, who, _ = read_state(run)
+    if word == "starting":
+        raise SubmitError(f"{run.folder.id} is starting on this machine: try again in a moment.")
+    if not who:
+        raise SubmitError(f"{run.folder.id} ran on this machine and is {word}: there is nothing to cancel.")
+    elsewhere = f"{run.folder.id} runs as {who}: stop it there with `kill {who.split()[1]}`, and it saves a checkpoint first."
+    pid = find_process(run)[1]
+    try:
+        # a run folder of another user may name any process
+        if pid is None or (run.folder.path / "lock").lstat().st_uid != os.getuid():
+            raise SubmitError(elsewhere)
+        os.kill(pid, signal.SIGTERM)
+    except OSError as error:
+        raise SubmitError(f"{elsewhere} ({error.strerror})") from None
+    does = "asks the program to stop" if is_program(run.folder) else "saves a checkpoint and stops"
+    return f"{run.folder.id}: process {pid} {does}."
+
+
+def resume_message(run: RunEntry) -> str:
+    """Return the message of `resubmit` for a run without a batch script."""
+    why = "ran on this machine" if run.scheduler is None else "no longer has a batch script"
+    return f"{run.folder.id} {why}; resume it with `{resume_command(run.folder)}`."
+
+
+def refuse_other_jobs(
+    run: RunEntry, job_ids: Sequence[str], consequence: str = "nothing was cancelled", command: str = ""
+) -> None:
+    """Refuse jobs not submitted from the run folder, unless recorded by this user.
+
+    The message says with `consequence` what was not done, and with `command` how to do it, by default with the scheduler's cancel command.
+
+    Raises SubmitError: jobs.txt names such a job. Raises SchedulerError: the scheduler does not answer.
+    """
+    above, base = os.path.realpath(run.folder.path.parent), (run.script or run.folder.config).parent.name
+    own = {os.path.realpath(run.folder.path), os.path.join(above, base)}  # a sweep's members share a script
+    if run.scheduler == "slurm":
+        known = queue.query_scripts(queue.jobs_option(job_ids))
+        scripts = {job_id: script for job_id, (_, script) in known.items() if job_id in job_ids}
+    else:  # on PBS the output file, which is in the same folder
+        paths = {i: queue.query_pbs_fields(i).get("Output_Path", "").partition("/")[2] for i in job_ids}
+        scripts = {job_id: f"/{path}" for job_id, path in paths.items() if path}
+    for job_id, script in scripts.items():
+        inside = os.path.realpath(os.path.dirname(script)) in own
+        if not inside and not is_recorded(run.folder.path, "job", job_id):
+            name = queue.CANCEL[str(run.scheduler)]
+            raise SubmitError(
+                f"job {job_id} in {run.folder.jobs} was not submitted from that folder but as {script!r}, so {consequence}; "
+                f"if you mean that job, use `{command or name} {queue.native_id(job_id)}`."
+            )
 
 
 def _folders(name: str, results: Path) -> list[Path]:
@@ -275,31 +361,31 @@ def _words(jobs: Path) -> list[str]:
 def read_entry(folder: Path) -> RunEntry:
     """Return the run in a folder, with its script and jobs."""
     run, sweep = RunDir(folder), folder.name.rpartition("-")[0]
-    bases = [folder] + ([folder.with_name(sweep)] if sweep and _member(folder, sweep) is not None else [])
-    scripts = [base / name for base in bases for name in SCRIPT.values() if (base / name).is_file()]
-    script = scripts[0] if scripts else None
+    number = _member(folder, sweep) if sweep else None
+    bases = [folder] if number is None else [folder, folder.with_name(sweep)]
+    scripts = [(k, base / name) for base in bases for k, name in SCRIPT.items() if (base / name).is_file()]
+    kind, script = scripts[0] if scripts else (None, None)
     own = script is not None and script.parent == folder
-    member = _member(folder, sweep) if sweep and not own and folder.with_name(sweep).is_dir() else None
-    kind = next((k for k, name in SCRIPT.items() if script and script.name == name), None)
+    member = number if not own and bases[-1].is_dir() else None
+    ids, trouble = dict[str, None](), ""
     try:
-        ids = dict.fromkeys(_words(run.jobs)) if os.path.lexists(run.jobs) else {}
-        for word in ids:
-            if word != UNCLEAR and not re.fullmatch(queue.JOB_ID, word):
-                raise SubmitError(
-                    f"{run.jobs} has {word[:40]!a} in it, which is not a job id: correct or delete that line."
-                )
-        if ids and kind is None:  # a run without a script
+        ids = dict.fromkeys(_words(run.jobs)) if os.path.lexists(run.jobs) else ids
+        if wrong := [word for word in ids if word != UNCLEAR and not re.fullmatch(queue.JOB_ID, word)]:
+            trouble = (
+                f"{run.jobs} has {wrong[0][:40]!a} in it, which is not a job id: correct or delete that line."
+            )
+        elif ids and kind is None:  # a run without a script
             cluster = read_config(run).get("cluster")
             kind = cluster.get("scheduler") if isinstance(cluster, dict) else None
             if kind not in SCRIPT:
-                raise SubmitError(
+                trouble = (
                     f"{run.path} has jobs ({run.jobs}) but neither a batch script nor a readable config.yaml: "
                     "which scheduler has them is not known."
                 )
     except OSError as error:
-        return RunEntry(run, member, kind, script, (), trouble=f"{run.jobs} can't be read: {error.strerror}.")
-    except SubmitError as error:
-        return RunEntry(run, member, kind, script, (), trouble=str(error))
+        trouble = f"{run.jobs} can't be read: {error.strerror}."
+    if trouble:
+        return RunEntry(run, member, kind, script, (), trouble=trouble)
     # a submission has recorded that it starts, and nothing of its end
     unclear = UNCLEAR in ids or (script is not None and not ids and recorded_state(run) == "queued")
     return RunEntry(run, member, kind, script, tuple(i for i in ids if i != UNCLEAR), unclear)

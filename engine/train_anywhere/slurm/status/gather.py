@@ -19,7 +19,7 @@ from train_anywhere.runs.summary import display_path, is_program, resume_command
 from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.scheduler.client import QUEUE
 from train_anywhere.slurm.scheduler.queue import ENDED, JobStates, PendingJob
-from train_anywhere.slurm.status import find_runs, job_end, local_runs
+from train_anywhere.slurm.status import find_runs, job_end
 from train_anywhere.slurm.status.best import best_so_far
 from train_anywhere.slurm.status.dependency import settle_state
 from train_anywhere.slurm.status.find_runs import RunEntry, jobs_command
@@ -110,7 +110,7 @@ def run_commands(run: RunEntry, state: str, alive: bool, waits: PendingJob | Non
     """Return the commands that fit the state of a run."""
     path, results = shlex.quote(display_path(run.folder.path)), run.folder.path.parent.parent
     if alive and run.scheduler is None:
-        return (jobs_command("cancel", run.folder.id, results),) if local_runs.training_pid(run) else ()
+        return (jobs_command("cancel", run.folder.id, results),) if find_runs.find_process(run)[1] else ()
     if alive:
         shown = (jobs_command(verb, run.folder.id, results) for verb in ("logs -f", "cancel"))
         release = "qrls" if run.scheduler == "pbs" else "scontrol release"
@@ -204,12 +204,7 @@ def make_report(
     """
     if run.trouble:
         raise SubmitError(run.trouble)
-    if run.scheduler is None:
-        state, process, info = local_runs.read_state(run)
-        where = process or "on this machine"
-    else:
-        state, info = find_runs.read_state(run, known) if known else ("", run.folder.read_info())
-        where = f"job {' -> '.join([*run.job_ids, *'?'[: run.unclear or not run.job_ids]])} on {info.get('cluster')}"
+    state, where, info = find_runs.read_state(run, known)
     written = str(info.get("state", "nothing"))
     alive = (state or written) not in OVER
     held_up = [i for i in run.job_ids if known and known.states.get(i, "").lower() in WAITING]
@@ -221,7 +216,7 @@ def make_report(
         name=run.folder.path.parent.name,
         state=state,
         written=written,
-        where=where,
+        where=where or "on this machine",
         jobs=run.job_ids,
         pending=waits,
         ended=end,
@@ -230,6 +225,10 @@ def make_report(
     )
     if brief:
         return report
+    why = ""
+    if not alive:
+        why = settle_state(run, state, info) or job_end.explain(run, end)
+        why = why or job_end.explain_start_failure(run, info) or recorded_reason(info)
     return replace(
         report,
         checkpoint=facts.find_checkpoint(run.folder),
@@ -237,7 +236,7 @@ def make_report(
         resumed=facts.resume_summary(run.folder, info, alive),
         logs=tuple(run.logs()),
         next=run_commands(run, state, alive, waits),
-        why="" if alive else _end_reason(run, state, info, end),
+        why=why or ("" if alive else info.get("ended_by") or ""),
     )
 
 
@@ -271,15 +270,3 @@ def _monitored(run: RunDir, info: Mapping[str, Any], alive: bool, in_full: bool)
         known["verdicts"] = tuple(features.verdicts(read_facts(run, 0, nodes)))
         known["rows"] = features.rows(run, info)
     return known
-
-
-def _end_reason(run: RunEntry, state: str, info: dict[str, Any], end: JobEnd | None) -> str:
-    """Return why a run ended or never started. Empty if that is not known."""
-    return (
-        settle_state(run, state, info)
-        or job_end.explain(run, end)
-        or job_end.explain_start_failure(run, info)
-        or recorded_reason(info)
-        or info.get("ended_by")
-        or ""
-    )

@@ -5,16 +5,15 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from train_anywhere.errors import SubmitError, listed
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.slurm.scheduler.queue import QueuePoller
 from train_anywhere.slurm.status import job_end
-from train_anywhere.slurm.status.find_runs import RunEntry
+from train_anywhere.slurm.status.find_runs import RunEntry, read_state
 from train_anywhere.slurm.status.gather import RunReports
-from train_anywhere.slurm.status.local_runs import read_state
 from train_anywhere.slurm.status.text_page import headline
 
 POLL_S, ASK_S = 0.5, 5.0
@@ -47,16 +46,15 @@ def follow(found: Sequence[RunEntry]) -> None:
 
     Raises SubmitError: all jobs have ended and there is no log. Raises SchedulerError: the scheduler did not answer for a long time.
     """
-    logs = Logs(found)
-    jobs = {
-        kind: [i for r in found if r.scheduler == kind for i in r.job_ids]
-        for kind in {run.scheduler for run in found if run.scheduler}
-    }
-    poller, queried, active = {kind: QueuePoller() for kind in jobs}, float("-inf"), True
+    logs, jobs = Logs(found), dict[str, list[str]]()
+    for run in found:
+        jobs.setdefault(run.scheduler or "", []).extend(run.job_ids)
+    here = [run for run in found if not run.scheduler]
+    poller, queried, active = QueuePoller(), float("-inf"), True
     while active:
         if time.monotonic() - queried >= ASK_S:
-            active = any(poller[kind].any_active(kind, jobs[kind]) for kind in jobs)
-            active |= any(r.scheduler is None and read_state(r)[0] in ("starting", "running") for r in found)
+            active = any(poller.any_active(kind, jobs[kind]) for kind in jobs)
+            active |= any(read_state(run)[0] in ("starting", "running") for run in here)
             queried = time.monotonic()
         sys.stdout.write(logs.read_new(last=not active))
         sys.stdout.flush()
@@ -84,46 +82,39 @@ class Logs:
     def __init__(self, found: Sequence[RunEntry]) -> None:
         self.found = found
         self.tails: dict[Path, Tail] = {}
-        self._incomplete: dict[Path, str] = {}
 
     def read_new(self, last: bool = False) -> str:
         """Return what was added since the last call, with `last` also an incomplete line."""
         parts = []
         for run in self.found:
             mark = f"[{run.folder.id}] " if len(self.found) > 1 else ""
-            for path in run.logs():
-                text = self.tails.setdefault(path, Tail(path)).read_new()
-                parts += [mark + line for line in self._lines(path, text, last)] if mark else [text]
+            parts += [self.tails.setdefault(p, Tail(p)).read_new(mark, last) for p in run.logs()]
         return "".join(parts)
-
-    def _lines(self, path: Path, text: str, last: bool) -> list[str]:
-        """Return the complete lines."""
-        *lines, rest = (self._incomplete.get(path, "") + text).split("\n")
-        if last and rest:
-            lines, rest = [*lines, rest], ""
-        self._incomplete[path] = rest
-        return [f"{line}\n" for line in lines]
 
 
 class Tail:
     """A growing file, which may be truncated or removed."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._read = path, 0
+        self._path, self._read, self._rest = path, 0, ""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def read_new(self) -> str:
-        """Return what was added since the last call."""
-        try:
-            with open(self._path, "rb") as file:
-                if file.seek(0, 2) < self._read:
-                    self._read = 0
-                file.seek(self._read)
-                data = file.read()
-        except OSError:
-            return ""  # removed, or not readable now
+    def read_new(self, mark: str = "", last: bool = False) -> str:
+        """Return what was added since the last call, with a `mark` only complete lines, except in the `last` call."""
+        data = b""
+        with suppress(OSError), open(self._path, "rb") as file:  # it may be removed, or not readable now
+            if file.seek(0, 2) < self._read:
+                self._read = 0
+            file.seek(self._read)
+            data = file.read()
         self._read += len(data)
-        return self._decoder.decode(data)
+        text = self._rest + self._decoder.decode(data)
+        if not mark:
+            return text
+        *lines, self._rest = text.split("\n")
+        if last and self._rest:
+            lines, self._rest = [*lines, self._rest], ""
+        return "".join(f"{mark}{line}\n" for line in lines)
 
 
 EVERY_S = 5.0

@@ -18,8 +18,7 @@ from train_anywhere.runs.summary import COLUMN, display_path
 from train_anywhere.slurm.status.best import find_best
 from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
 from train_anywhere.slurm.status.gather import Report, differing_keys, gather
-from train_anywhere.slurm.status.list_page import list_runs
-from train_anywhere.slurm.status.text_page import has_colors, progress_parts
+from train_anywhere.slurm.status.text_page import has_colors, list_runs, progress_parts
 
 
 def write_sweep(found: Sequence[RunEntry], reports: Sequence[Report] | None = None) -> Path:

@@ -101,11 +101,12 @@ def start(
             return [None]
         refuse_unreadable(run)
     if shown:
-        show_dry_run(request, here)
+        script, elsewhere = render(job), is_elsewhere(c.cluster, c.dry_run)
+        show_dry_run(request, here, script, elsewhere)
         load_members(trees, overrides, check)
-        if not is_elsewhere(c.cluster, c.dry_run):
+        if not elsewhere:
             find_followed(request, run, here)
-            ask_scheduler(request)
+            ask_scheduler(script, c.cluster.scheduler, c.dry_run == "test")
         return [None] * len(members)
     followed = find_followed(request, run, here)
     protect_output()  # a closed output (`| head`) must not make a submitted job look like a failure
@@ -144,16 +145,16 @@ def refusals(
     try:
         config = fill_from_allocation(config, here)
         job = placeholder_job(config, run, members)
-        request = Request(config, job, data_problems, on_node=is_only_node(job, here))
-        if jobs is not None:
-            jobs.append(request.job)
     except ConfigError as error:
         return error.problems
+    if jobs is not None:
+        jobs.append(job)
     if only_job:
         return []
+    request = Request(config, job, data_problems, on_node=is_only_node(job, here))
     problems = rules.problems(request, is_elsewhere(config.cluster, config.dry_run))
     if here:
-        problems += [*find_mismatches(request.job, here), *missing_variables(os.environ)]
+        problems += [*find_mismatches(job, here), *missing_variables(os.environ)]
         problems += features.problems(config, "allocation")
     return problems
 
@@ -166,14 +167,8 @@ def placeholder_job(config: Config, run: RunDir | None, members: Sequence[int] |
 
 def common_job(jobs: Sequence[Job]) -> Job:
     """Return the job that all members share. Raises ConfigError if they request different things."""
-    first = jobs[0]
-    # of the layout and the cluster, what the script has
-    fields = {f.name for f in dataclasses.fields(Job)} - MEMBER_FIELDS | {
-        "ranks",
-        "devices",
-        "time",
-        "constraint",
-    }
+    first, of_script = jobs[0], {"ranks", "devices", "time", "constraint"}  # of the layout and the cluster
+    fields = {f.name for f in dataclasses.fields(Job)} - MEMBER_FIELDS | of_script
     if len({job.name for job in jobs}) > 1:
         run = Path(first.run).parent.parent / "sweep" / Path(first.run).name
         first = dataclasses.replace(first, name="sweep", run=str(run), code=f"{run}/code")
@@ -225,10 +220,9 @@ def refuse_second_job(run: RunDir, in_allocation: bool) -> None:
         )
 
 
-def show_dry_run(request: Request, here: Allocation | None) -> None:
+def show_dry_run(request: Request, here: Allocation | None, script: str, elsewhere: bool) -> None:
     """Print the job of a dry run. Raises SubmitError: the run of after= does not exist."""
-    c, job, script = request.config, request.job, render(request.job)
-    elsewhere, width = is_elsewhere(c.cluster, c.dry_run), terminal_width()
+    c, width = request.config, terminal_width()
     notes = [*rules.notes(request, elsewhere), *([] if here else clean_environment.notes(script))]
     if c.after:
         after = find_runs.strip_root(c.after)
@@ -241,15 +235,14 @@ def show_dry_run(request: Request, here: Allocation | None) -> None:
         notes.append(
             f"this is not a login node of {request.cluster}, so folders and packages of this machine were not checked."
         )
-    parts = [script, fit(format_job(job), width, 12)]
+    parts = [script, fit(format_job(request.job), width, 12)]
     parts += [fit("\n".join(f"note: {n}" for n in notes), width)] if notes else []
     print("\n\n".join([*parts, "dry run: nothing was written or submitted."]), flush=True)
 
 
-def ask_scheduler(request: Request) -> None:
+def ask_scheduler(script: str, kind: str, test: bool) -> None:
     """Print when Slurm expects the job to start, or test the script. Raises SubmitError if Slurm refuses it."""
-    script, kind = render(request.job), request.config.cluster.scheduler
-    if request.config.dry_run == "test":
+    if test:
         without = "PBS has no way to test a script without submitting it."
         print(f"sbatch --test-only: {client.test_only(script)}" if kind == "slurm" else without)
     elif kind == "slurm" and shutil.which("sbatch"):

@@ -1,6 +1,7 @@
-"""Create the run folder and submit its batch script, or run it in an allocation."""
+"""Create the run folder and submit its batch script, again too, or run it in an allocation."""
 
 import itertools
+import os
 import re
 import shlex
 import subprocess
@@ -10,9 +11,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from train_anywhere.config.command.members import Member
-from train_anywhere.errors import SubmitError, SubmitInterrupted, UnclearError, listed
+from train_anywhere.distributed.topology import ranges
+from train_anywhere.errors import CheckpointError, SubmitError, SubmitInterrupted, UnclearError, listed
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.removal import remove
@@ -20,21 +23,23 @@ from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.runs.attempts import ALLOCATION, running_job
 from train_anywhere.runs.folder import RunDir, claim, claim_part, create, no_empty_folders, now, point_latest
-from train_anywhere.runs.reopen.frozen import write_frozen
+from train_anywhere.runs.reopen.frozen import read_frozen, refuse_links, write_frozen
 from train_anywhere.runs.reopen.resume import move_aside, move_back
-from train_anywhere.runs.reopen.trust import record, remember, remember_script
-from train_anywhere.runs.summary import display_path
+from train_anywhere.runs.reopen.trust import record, refuse_foreign_script, remember, remember_script
+from train_anywhere.runs.summary import display_path, resume_command
 from train_anywhere.slurm import rules
 from train_anywhere.slurm.rules.job_rules import Request
+from train_anywhere.slurm.rules.local_rules import is_lost
 from train_anywhere.slurm.scheduler import client
 from train_anywhere.slurm.scheduler.client import submit_chain
 from train_anywhere.slurm.scheduler.queue import QueuePoller
 from train_anywhere.slurm.script import clean_environment, render, units
 from train_anywhere.slurm.script.job import Job, count_gpus, describe_gpu_hours, gpu_hours
 from train_anywhere.slurm.status import find_runs
-from train_anywhere.slurm.status.dependency import Dependency
+from train_anywhere.slurm.status.dependency import Dependency, find_dependency
+from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.submission import snapshot
-from train_anywhere.slurm.submission.rollback import Submission, read_content
+from train_anywhere.slurm.submission.rollback import Submission, all_or_nothing, read_content
 
 
 def submit(
@@ -48,21 +53,16 @@ def submit(
     a job may be queued, and the run folder is kept. Raises SubmitInterrupted: Ctrl-C was pressed; all changes are undone.
     """
     kind = request.job.cluster.scheduler
-    with Submission(Path(request.config.paths.results), [run] if run else []) as submission:
-        job, runs, script, code_snapshot = make_folders(request.job, members, run, submission, followed)
-        ok = followed.jobs if followed else ()
+    with all_or_nothing(Path(request.config.paths.results), [run] if run else []) as submission:
+        after, ok = (followed.path, followed.jobs) if followed else (None, ())
+        job, runs, script, code_snapshot = make_folders(request.job, members, run, submission, after)
         tasks = [job.array[n // job.pack] for n, _ in enumerate(job.members or ())]
         job_ids = submit_recorded(kind, script, job.cluster.chain, runs, tasks, ok=ok)
     # Slurm's names of parts: `%%` is a percent sign of the folder
     log = re.sub("%([%jA])", lambda part: "%" if part[1] == "%" else job_ids[0], render.log_path(job))
-    notes = [
-        *rules.notes(request),
-        *clean_environment.notes(script.read_text()),
-        *code_snapshot.notes,
-    ]
-    if followed and followed.jobs:
-        what = display_path(Path(followed.path))
-        notes.append(f"it starts when {what} is complete (job {listed(followed.jobs)}).")
+    notes = [*rules.notes(request), *clean_environment.notes(script.read_text()), *code_snapshot.notes]
+    if after and ok:
+        notes.append(f"it starts when {display_path(Path(after))} is complete (job {listed(ok)}).")
     print(format_submission(job_ids, job, [r.path for r in runs], f"{log}.out", notes), flush=True)
     if not request.config.wait:
         return [None] * len(runs)
@@ -77,11 +77,7 @@ def submit(
 
 
 def make_folders(
-    job: Job,
-    members: Sequence[Member],
-    run: RunDir | None,
-    submission: Submission,
-    followed: Dependency | None = None,
+    job: Job, members: Sequence[Member], run: RunDir | None, submission: Submission, after: str | None = None
 ) -> tuple[Job, list[RunDir], Path, snapshot.Snapshot]:
     """Create the run folders of a job. A sweep's members share code and script.
 
@@ -93,12 +89,12 @@ def make_folders(
     with no_empty_folders(results / job.name):
         base = run or (RunDir(results / job.name / study) if study else create(results, job.name))
     # the first of code, code-2, ... that no earlier job has
-    names = itertools.chain(["code"], (f"code-{number}" for number in itertools.count(2)))
+    names = (f"code-{number}" if number > 1 else "code" for number in itertools.count(1))
     code = next(folder for name in names if not (folder := base.path / name).exists())
     if run:
-        submission.undo.append(partial(remove, claim_part(code)))
+        submission.callback(remove, claim_part(code))
         if config.from_scratch:
-            submission.undo.append(partial(move_back, run, move_aside(run)))
+            submission.callback(move_back, run, move_aside(run))
     elif not study:
         submission.add_run(base)
     runs = [base]
@@ -111,7 +107,7 @@ def make_folders(
     for r, member in zip(runs, members, strict=True):
         if r is not base:
             submission.add_run(claim(r.path))
-        write_run(r, job, member, code_snapshot, followed)
+        write_run(r, job, member, code_snapshot, after)
         remember(r.path)
     remember_script(base.path / script)
     if job.members is not None:
@@ -121,11 +117,7 @@ def make_folders(
 
 
 def write_run(
-    run: RunDir,
-    job: Job,
-    member: Member,
-    code_snapshot: snapshot.Snapshot,
-    followed: Dependency | None,
+    run: RunDir, job: Job, member: Member, code_snapshot: snapshot.Snapshot, after: str | None
 ) -> None:
     """Write the frozen configuration and the first run.json."""
     cluster = replace(member.config.cluster, signal_seconds=job.cluster.signal_seconds)
@@ -148,7 +140,7 @@ def write_run(
         dirty=code_snapshot.dirty,
         submitted=now(),
         submission=None,
-        after=followed.path if followed else None,
+        after=after,
     )
 
 
@@ -189,9 +181,80 @@ def submit_recorded(
         raise error.add_sentence(f"The run folder is kept: {folder}") from None
 
 
+def resubmit(runs: Sequence[RunEntry], results: Path, trust: bool) -> str:
+    """Submit a run, or members of one sweep, again, and return the job ids.
+
+    `trust` accepts a script that this user has not submitted from its folder.
+
+    Raises CheckpointError: a file of a run folder is a link. Raises SubmitError, SchedulerError: the nodes would not find a run
+    folder, or the submission was refused, and the runs are unchanged. Raises UnclearError: a job may be queued.
+    """
+    for submitted in runs:
+        refuse_links(submitted.folder)
+        if not os.access(submitted.folder.path, os.W_OK):
+            raise SubmitError(
+                f"the run folder {submitted.folder.path} can't be written; nothing was submitted."
+            )
+        path, disk = submitted.folder.path, _cluster_key(submitted.folder, "local_disk", "")
+        if is_lost(path, disk):  # such as the folder of an interactive job
+            raise SubmitError(
+                f"{path} is below cluster.local_disk={disk}, and each node has its own {disk}, where the job would not find it; move it "
+                f"to a folder that all nodes share, then use {resume_command(submitted.folder, path='FOLDER')}."
+            )
+    script, kind = common_script(runs), str(runs[0].scheduler)
+    refuse_foreign_script(script, trust)
+    followed = find_dependency(runs[0].folder.read_info().get("after"), kind, results)
+    folders = [r.folder for r in runs]
+    tasks = [find_runs.array_task(r) for r in runs if r.member is not None]
+    with all_or_nothing(results, folders) as submission:
+        for run in folders:
+            run.update(state="queued", submission=None)
+        submission.mark_written()
+        links, ok = _cluster_key(folders[0], "chain", 1), followed.jobs if followed else ()
+        limit = re.search(r"(?m)^#(?:SBATCH --array=|PBS -J ).*(%\d+)$", script.read_text(errors="replace"))
+        numbers = sorted({*tasks})
+        array = ranges(numbers) + (limit[1] if limit and len(numbers) > 1 else "") if numbers else None
+        jobs = submit_recorded(kind, script, links, folders, tasks or None, array, ok)
+    notes = clean_environment.notes(script.read_text(errors="replace"))
+    print("".join(f"note: {note}\n" for note in notes), end="", flush=True)
+    return " -> ".join(jobs)
+
+
+def _cluster_key(run: RunDir, key: str, otherwise: Any) -> Any:
+    """Return a key of the section `cluster` of a run, or `otherwise`."""
+    with suppress(CheckpointError, KeyError, TypeError):
+        return type(otherwise)(read_frozen(run)["cluster"][key])
+    return otherwise
+
+
+def common_script(runs: Sequence[RunEntry]) -> Path:
+    """Return the batch script that all runs share. Raises SubmitError without one, or if a run was moved."""
+    for run in runs:
+        if run.script is None:
+            raise SubmitError(find_runs.resume_message(run))
+        try:
+            text = run.script.read_text(errors="replace")
+        except OSError as error:
+            raise SubmitError(f"{run.script} can't be read: {error.strerror}.") from None
+        if named := re.search(r"^RUN=(.*)$", text, re.MULTILINE):
+            written = re.sub(r"-\$\w+$", "", " ".join(shlex.split(named[1])))
+            base = run.folder.path if run.member is None else run.script.parent
+            if os.path.realpath(written) != os.path.realpath(base):
+                raise SubmitError(
+                    f"{run.folder.path} was moved: its batch script still trains in {written}; resume it with "
+                    f"`{resume_command(run.folder)}`."
+                )
+    scripts = {r.script for r in runs if r.script}
+    if len(scripts) > 1:
+        raise SubmitError(
+            f"these are several submissions ({listed(r.folder.id for r in runs)}): name one of them."
+        )
+    return scripts.pop()
+
+
 def run_in_allocation(request: Request, member: Member, run: RunDir | None, chosen: Sequence[str]) -> int:
     """Run the batch script in this allocation, and return its exit code."""
-    with Submission(Path(request.config.paths.results), [run] if run else []) as submission:
+    with all_or_nothing(Path(request.config.paths.results), [run] if run else []) as submission:
         job, [run], script, _ = make_folders(request.job, [member], run, submission)
         record_job([run], None, str(running_job()))
         record(run.path, "job", str(running_job()))
@@ -278,7 +341,7 @@ def format_submission(
         f"Submitted job {' -> '.join(job_ids)}": f"to {job.cluster.name}: {nodes}{array}",
         "Run folder": folder if many else shlex.quote(folder),
         "Log": display_path(Path(log)),
-        **({"GPU hours": describe_gpu_hours(job)} if gpu_hours(job) else {}),
+        **({"GPU hours": describe_gpu_hours(job)} if gpu_hours(job)[0] else {}),
         "Next": find_runs.jobs_command("status", name, results),
         "": find_runs.jobs_command("logs -f", name, results),
         " ": find_runs.jobs_command("cancel", name, results),
