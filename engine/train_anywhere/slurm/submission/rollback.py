@@ -28,10 +28,16 @@ class Submission(ExitStack):
         self.written = {run.info_file: read_content(run.info_file) for run in self._runs}
 
     def add_run(self, run: RunDir) -> None:
-        """Register a new run folder, none of whose jobs is queued after a rollback."""
+        """Register a new run folder, which a rollback removes."""
+
+        def discard_run() -> None:
+            """Remove the folder, none of whose jobs is queued."""
+            if run.jobs.exists():
+                remove_file(claim(run.jobs))
+            discard(run)
+
         self.callback(remove_empty, run.path.parent)
-        self.callback(discard, run)
-        self.callback(lambda: run.jobs.exists() and remove_file(claim(run.jobs)))
+        self.callback(discard_run)
 
 
 @contextmanager
