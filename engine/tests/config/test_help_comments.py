@@ -95,12 +95,6 @@ SENTENCES = {
     "--run": "--run RUNDIR takes no other arguments: a job starts its ranks with it; leave --run out.",
     "name=\udcf6": "the argument 'name=\\udcf6' is not UTF-8; type it in a terminal whose encoding is UTF-8.",
     "hydra.run.dir=/x": "'hydra.run.dir=/x' sets an output folder of Hydra, which this project does not use; use paths.results=DIR.",
-    "+hydra.job.env_set.A=1": "'hydra.job.env_set.A=1' is a setting of Hydra's own runs, which this project does not have; leave it out.",
-    "hydra/sweeper=basic": (
-        "'hydra/sweeper=basic' is a sweeper of Hydra, and this project has its own; use hydra/sweeper=optuna, or leave it out to train "
-        "all combinations."
-    ),
-    "--config-name=other": f"--config-name other: a run has the keys of {ROOT}/configs/train.yaml; choose other ones with experiment=NAME.",
 }
 
 

@@ -44,10 +44,7 @@ def start_runs(
     typed = [o for o in overrides if not o.is_hydra_override()]
     several = any(o.is_sweep_override() for o in typed)
     config = compose_config([*hidden, *(str(o.input_line) for o in typed if not o.is_sweep_override())])
-    launcher = config.hydra.launcher._target_  # a preset may name none
-    submits = launcher == "slurm" or (
-        launcher != "here" and OmegaConf.select(config, "cluster.scheduler") not in (None, "none")
-    )
+    submits = config.hydra.launcher._target_ == "slurm"
     sweep = sweep or (submits and several)
     if several and not sweep:
         compose_config(words)  # Hydra refuses the sweep

@@ -134,17 +134,13 @@ def _flag_problems(given: dict[str, object]) -> Iterator[str]:
 
 def _override_problems(overrides: Sequence[str], sweep: bool) -> Iterator[str]:
     """Yield a sentence for each override that would have no effect."""
-    for word in (word.lstrip("+~") for word in overrides):
-        if word.startswith(("hydra.run.", "hydra.job.chdir", "hydra.output_subdir")):
+    for word in overrides:
+        if word.lstrip("+~").startswith(("hydra.run.", "hydra.job.chdir", "hydra.output_subdir")):
             yield f"'{word}' sets an output folder of Hydra, which this project does not use; use paths.results=DIR."
         elif word.startswith("hydra/launcher="):
             yield f"'{word}': cluster= chooses what starts a run; leave hydra/launcher= out."
         elif word.startswith("hydra/sweeper=") and word not in (SEARCH, "hydra/sweeper=product"):
             yield f"'{word}' is a sweeper of Hydra, and this project has its own; use {SEARCH}, or leave it out to train all combinations."
-        elif word.startswith(("hydra.", "hydra/")) and not word.startswith(
-            ("hydra.sweeper.", "hydra/sweeper=", "hydra.searchpath=")
-        ):
-            yield f"'{word}' is a setting of Hydra's own runs, which this project does not have; leave it out."
     for key, _, value in (word.lstrip("+").partition("=") for word in overrides):
         group = key.removesuffix(".name")
         if group in (*SINGLE_GROUPS, "strategy") and key != group and value in list_groups()[group]:
