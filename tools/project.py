@@ -44,7 +44,7 @@ EXAMPLES = {
 
 TOPS = (
     ".editorconfig", ".gitignore", ".pre-commit-config.yaml", "LICENSE", "Makefile", "conftest.py", "AGENTS.md", "pyproject.toml",
-    "environment.yml", "mkdocs.yml", ".vscode", "configs", "examples", "notebooks", "requirements", "slurm", "src",
+    "environment.yml", "mkdocs.yml", ".vscode", "configs", "examples", "hydra_plugins", "notebooks", "requirements", "slurm", "src",
     "tests", "tools",
 )  # fmt: skip
 """Files and folders from which projects are made; an sdist with a template has them."""
@@ -247,7 +247,7 @@ def change_settings(text: str, words: dict[str, str]) -> str:
         flags=re.M,
     )
     text = text.replace('name = "my-training"', f'name = "{words["slug"]}"', 1)
-    return text.replace(', "hydra_plugins", "train_anywhere"]', "]", 1)
+    return text.replace(', "hydra_plugins", "train_anywhere"]', ', "hydra_plugins"]', 1)
 
 
 def compact_notebook(text: str, words: dict[str, str]) -> str:

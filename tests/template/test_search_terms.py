@@ -200,10 +200,10 @@ def test_help_answers_a_key_a_name_and_a_term(capsys: pytest.CaptureFixture[str]
             command.print_pages([term])
         else:
             with pytest.raises(SystemExit):
-                command.read_command_line([term, "--help"])
+                command.build_hydra_arguments([term, "--help"])
         assert f"see docs/{TYPED[term]}.md" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="max_epok is not a section, a key or a term of the pages"):
-        command.read_command_line(["--help", "max_epok"])
+        command.build_hydra_arguments(["--help", "max_epok"])
 
 
 def test_help_prints_the_line_of_a_key(train: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:

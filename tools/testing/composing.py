@@ -1,9 +1,14 @@
-"""Let Hydra read each file of the configuration once in a process and its forks: a third of a composition."""
+"""Let Hydra read each file of the configuration once in a process and its forks, and compose a local run once.
+
+The first saves a third of a composition; the second is one of two.
+"""
 
 import pickle
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from hydra._internal.hydra import Hydra
 
 from train_anywhere.config.command import compose
 from train_anywhere.config.keys import CUSTOM
@@ -13,12 +18,26 @@ if TYPE_CHECKING:
     from hydra.plugins.config_source import ConfigResult
 
 _read = compose._load_choice
+_ask_mode = Hydra.get_mode
 _known: dict[object, bytes] = {}
 
 
 def remember_files() -> None:
-    """Replace the reader of choices, before the first composition."""
+    """Replace the reader of choices, before the first composition, and what Hydra composes only to know its mode."""
     compose._load_choice = _load_choice
+    Hydra.get_mode = _get_mode  # type: ignore[assignment, method-assign]
+
+
+def _get_mode(hydra: Hydra, config_name: str | None, overrides: list[str]) -> Any:
+    """Return None, as without a key `hydra.mode`, if neither the words nor the project can choose a file that has it."""
+    read, chosen = "", ("cluster", "experiment", "hydra", "/")
+    if not any(word.lstrip("+~").startswith(chosen) for word in overrides):
+        with suppress(OSError, ValueError):
+            read = (compose.CONFIGS / "train.yaml").read_text()
+    plain = config_name == "train" and "- cluster: local " in read and "mode:" not in read
+    if plain and not (compose.CONFIGS / "local").exists():
+        return None
+    return _ask_mode(hydra, config_name, overrides)
 
 
 def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult":

@@ -11,11 +11,11 @@ from train_anywhere.launch.forkserver import ForkServer
 NAMES = (
     "antlr4", "argparse", "difflib", "fnmatch", "getpass", "jinja2.runtime", "yaml",
     "hydra._internal.hydra", "hydra._internal.core_plugins.basic_sweeper", "hydra._internal.core_plugins.basic_launcher",
-    "hydra._internal.utils", "omegaconf",
+    "hydra._internal.utils", "hydra.main", "omegaconf", "hydra_plugins.slurm_launcher",
     *(
         f"train_anywhere.{name}"
         for name in (
-            "commands.start_runs", "slurm.submission.prepare", "slurm.rules", "slurm.presets",
+            "slurm.submission.prepare", "slurm.rules", "slurm.presets",
             "runs.provenance", "slurm.submission.snapshot", "slurm.status.show_logs",
             "slurm.status.find_runs", "config.command.diagnose", "runs.reopen.resume", "launch.local_run",
             "launch.processes", "launch.rank", "runs.lock", "distributed.packages",

@@ -1,6 +1,6 @@
 """A folder where commands may do anything: a copy of the project, and one folder per row.
 
-SCRATCH/project   src, slurm and configs; commands run from here
+SCRATCH/project   src, slurm, hydra_plugins and configs; commands run from here
         row       the row's own: home, bin (first on PATH), tmp, and what its preparation puts there
         tools     the programs of this machine that commands may call; no scheduler among them
         guard     stand-ins for the frameworks: importing one ends the process, so that a row that trains is noticed at once
@@ -26,7 +26,7 @@ from train_anywhere.launch.forkserver import ForkServer
 TRAINS = 99
 """Exit code of a command that imported a framework: it was not refused."""
 
-TREES = ("src", "slurm", "configs", "tools", "engine/train_anywhere")
+TREES = ("src", "slurm", "hydra_plugins", "configs", "tools", "engine/train_anywhere")
 TOOLS = (
     "bash", "sh", "cat", "env", "sleep", "echo", "git", "hostname", "ps", "id", "mkdir", "rm", "ls", "uname", "chmod", "true",
     "false", "printf", "sed", "grep", "dd", "yes",

@@ -37,13 +37,15 @@ class Commands(Framework):
     def train(self, words: list[str]) -> int:  # type: ignore[override]
         """Run a command line as `src/train.py` does and return the exit code."""
         from train_anywhere.config.command.compose import compose
-        from train_anywhere.launch.command import read_command_line, run_command
+        from train_anywhere.config.load import to_plain_tree
+        from train_anywhere.launch.command import build_hydra_arguments, run_command
         from train_anywhere.launch.local_run import start
         from train_anywhere.training.preflight import CHECKS
 
         def command() -> int:
-            sys.argv[1:] = whole = read_command_line(words).overrides
-            return start(compose(whole), whole, CHECKS)
+            sys.argv[1:] = whole = build_hydra_arguments(words)
+            tree = compose(whole)
+            return start(tree if isinstance(tree, dict) else to_plain_tree(tree), whole, CHECKS)
 
         return run_command(command)
 

@@ -139,7 +139,7 @@ def test_bundled_presets_work_by_name_and_own_files_replace_them(configs: Path) 
     (configs / "cluster").mkdir()
     (configs / "cluster/slurm.yaml").write_text(
         "# @package _global_\ndefaults:\n  - override /hydra/launcher: slurm\n"
-        "cluster:\n  name: slurm\n  scheduler: slurm\n  qos: mine\n"
+        "cluster:\n  name: slurm\n  scheduler: slurm\n  qos: mine\nhydra:\n  mode: MULTIRUN\n"
     )
     tree = compose(["cluster=neuron"])["cluster"]  # the bundled preset is based on slurm
     assert (tree["partition"], tree["qos"]) == ("amd_a100nv_8", "mine")

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import yaml
 
-from train_anywhere.commands.start_runs import list_members
 from train_anywhere.config.checks.contradictions import batch_size_problem
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose, list_groups, parse_override
@@ -16,6 +15,7 @@ from train_anywhere.config.load import load, to_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.files import ROOT
+from train_anywhere.plugins.product import list_members
 
 MakeConfig = Callable[..., Config]
 CHOICES = [

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from train_anywhere.errors import INTERRUPTED, REFUSED, DataError, NotFiniteError, ProjectError
-from train_anywhere.launch.command import parse_run_argument, read_command_line, run_command
+from train_anywhere.launch.command import build_hydra_arguments, parse_run_argument, run_command
 
 
 def raising(error: BaseException) -> Callable[[], int]:
@@ -20,9 +20,9 @@ def no_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["train.py"])
 
 
-def test_flags_are_apart_and_values_are_quoted() -> None:
-    line = read_command_line(["-m", "cluster.comment=field=nlp;appl=x", "seed=1,2"])
-    assert line == (['cluster.comment="field=nlp;appl=x"', "seed=1,2"], ["-m"])
+def test_flags_come_last_and_values_are_quoted() -> None:
+    words = build_hydra_arguments(["-m", "cluster.comment=field=nlp;appl=x", "seed=1,2"])
+    assert words == ['cluster.comment="field=nlp;appl=x"', "seed=1,2", "-m"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["a", "b"]])

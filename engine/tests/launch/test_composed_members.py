@@ -8,17 +8,29 @@ from train_anywhere.files import ROOT
 
 PROGRAM = """
 import json, sys
-from train_anywhere.commands import start_runs
-from train_anywhere.config.command.compose import compose, compose_config
+from types import SimpleNamespace
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+from train_anywhere.config.command.compose import CONFIGS, install_choice_loader
+from train_anywhere.config.load import to_plain_tree
+from train_anywhere.plugins.launchers import SlurmLauncher
 
 def compare(members):
     calls = []
-    start_runs.compose_config = lambda words: calls.append(words) or compose_config(words)
-    composed = start_runs.compose_members([], members, config)
-    return [*map(start_runs.to_plain_tree, composed)] == [*map(compose, members)], len(calls)
+    def load(config, words):
+        calls.append(words)
+        return loader.load_sweep_config(config, words)
+    launcher = SlurmLauncher()
+    launcher.setup(hydra_context=SimpleNamespace(config_loader=SimpleNamespace(load_sweep_config=load)), task_function=None, config=master)
+    composed = launcher.compose_members(members)
+    return composed == [to_plain_tree(loader.load_sweep_config(master, member)) for member in members], len(calls)
 
-config = compose_config([])
-print(json.dumps([compare(members) for members in json.loads(sys.argv[1])]))
+install_choice_loader()
+with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+    loader = GlobalHydra.instance().config_loader()
+    master = loader.load_configuration("train", [], RunMode.MULTIRUN)
+    print(json.dumps([compare(members) for members in json.loads(sys.argv[1])]))
 """
 
 

@@ -155,16 +155,6 @@ def test_variables_of_squeue_do_not_hide_jobs(
     assert "job 4001 is running" in refused(fakes, SubmitError, f"resume={ended}")
 
 
-def test_a_job_that_is_awaited_and_fails(fakes: Fakes) -> None:
-    fakes("sbatch", f"echo 4001\\|FAILED >>{fakes.queue}; echo 4001")
-    words = ["cluster=slurm", "wait=true", f"paths.results={fakes.results}"]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "src" / "train.py"), *words], capture_output=True, text=True
-    )
-    assert done.returncode == SubmitError.exit_code
-    assert "queued, not completed: it has no result; look at its log." in " ".join(done.stderr.split())
-
-
 @pytest.mark.parametrize("jobs", ["4001", "4001 4002"])
 @pytest.mark.quick("4001")
 def test_ctrl_c_while_jobs_are_awaited(fakes: Fakes, jobs: str) -> None:

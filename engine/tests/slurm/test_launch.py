@@ -139,6 +139,13 @@ def test_a_sweep_over_what_the_scheduler_sees_is_refused(submit: Submit, results
     assert not results.exists()
 
 
+def test_a_sweeper_that_needs_results_is_refused(submit: Submit, tmp_path: Path) -> None:
+    own_file = f"hydra.sweep.dir={tmp_path}"  # Hydra's own sweeper writes a multirun.yaml before it launches
+    done = submit("-m", "cluster=slurm", "seed=1,2", "hydra/sweeper=basic", own_file)
+    assert done.returncode == 2
+    assert "wait=true" in done.stderr
+
+
 def test_resume_submits_again_into_the_same_folder(submit: Submit, results: Path) -> None:
     submit("cluster=slurm", "trainer.max_epochs=3")
     [run] = runs(results)
@@ -171,9 +178,8 @@ def test_a_submission_loads_no_framework(sbatch: Path, results: Path) -> None:
     assert not loaded & {"torch", "tensorflow", "lightning", "keras", "scipy", "numpy", "sklearn", "rich"}
 
 
-@pytest.mark.parametrize("words", [["cluster=slurm"], []], ids=["a job", "here"])
-def test_a_command_composes_once(results: Path, words: list[str]) -> None:
-    """A composition takes 0.1 s, and more on the shared disk of a login node."""
+def test_a_submission_composes_no_more_often_than_hydra_does(results: Path) -> None:
+    """Hydra composes for its mode and its launcher. A third time would be slow on login nodes."""
     program = (
         "import runpy, sys\n"
         "from hydra._internal.config_loader_impl import ConfigLoaderImpl as Loader\n"
@@ -183,7 +189,7 @@ def test_a_command_composes_once(results: Path, words: list[str]) -> None:
         "except SystemExit as end: print('exit', end.code)\n"
         "print('composed', len(composed))\n"
     )
-    arguments = [*words, "dry_run=true", f"paths.results={results}"]
+    arguments = ["cluster=slurm", "dry_run=true", f"paths.results={results}"]
     command = [sys.executable, "-c", program, str(ROOT / "src" / "train.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.stdout.splitlines()[-2:] == ["exit 0", "composed 1"], done.stdout + done.stderr
+    assert done.stdout.splitlines()[-2:] == ["exit 0", "composed 2"], done.stdout + done.stderr

@@ -18,15 +18,16 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
 from train_anywhere.commands.elsewhere import here_or_there
-from train_anywhere.commands.start_runs import start_runs
 from train_anywhere.config.checks.program import is_file
-from train_anywhere.config.command.command_line import split_flags
-from train_anywhere.config.command.compose import compose, quote_value
+from train_anywhere.config.command.command_line import SEARCH_OPTIONS, split_flags
+from train_anywhere.config.command.compose import compose, install_choice_loader, quote_value
 from train_anywhere.config.keys import flatten
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, listed
@@ -34,9 +35,14 @@ from train_anywhere.files import ROOT
 from train_anywhere.files.root import find_top, refuse_deleted_folder, resolve_as_typed
 from train_anywhere.launch.command import HELP, run_command
 from train_anywhere.launch.exits import leave
+from train_anywhere.plugins.launchers import print_sweep
+from train_anywhere.plugins.optuna import refuse_without_optuna
+from train_anywhere.plugins.product import list_members
 from train_anywhere.runs.folder import open_run
 from train_anywhere.runs.reopen.resume import load_saved_overrides
 from train_anywhere.runs.summary import is_program
+from train_anywhere.slurm.presets import resolve_current
+from train_anywhere.slurm.submission.prepare import start
 from train_anywhere.slurm.submission.snapshot import missing_problem
 from train_anywhere.training.preflight import CHECKS as TRAINING
 
@@ -143,6 +149,7 @@ def unused_key_problems(words: Sequence[str]) -> list[str]:
 
 def prepare_words(words: Sequence[str], program: Sequence[str]) -> list[str]:
     """Return the overrides in Hydra's notation, with the name of the run."""
+    install_choice_loader()
     named = any(word.startswith(("name=", "resume=")) for word in words)
     if program and not named:
         # that of the script, module or command
@@ -154,6 +161,7 @@ def prepare_words(words: Sequence[str], program: Sequence[str]) -> list[str]:
 
 
 FOLDER = "program.folder="
+SEARCH = "hydra/sweeper=optuna"
 
 
 def main() -> int:
@@ -167,6 +175,8 @@ def main() -> int:
     # a refusal lists all problems of these words, as those of a training
     sys.argv[1:] = [word for word in words if not word.startswith(("args.", "checkpoint.mo"))]
     typed, sweep = split_words(words)
+    search = [word for word in typed if word.startswith("hydra")]
+    typed = [word for word in typed if word not in search]
     saved = load_saved_overrides(typed)
     problems = unused_key_problems(typed)
     named_run = any(word.startswith("resume=") for word in typed)
@@ -181,15 +191,58 @@ def main() -> int:
         problems += error.problems
     if problems:
         raise ConfigError(*problems)
-    words = prepare_words([*saved, *typed], program.get("command", ()))
+    words = prepare_words(
+        [*saved, *(resolve_current(typed) if "cluster=current" in typed else typed)],
+        program.get("command", ()),
+    )
+    if sweep:
+        return _sweep(words, search, program)
+    tree = _compose(words, program)
+    if tree["cluster"].get("scheduler") == "none":
+        from train_anywhere.launch.local_run import start as start_here  # a submission does not need it
 
-    def complete(tree: dict[str, Any]) -> dict[str, Any]:
-        here = tree["cluster"].get("scheduler") == "none"
-        if program and here and (problems := command_problems(program["command"])):
-            raise ConfigError(*problems)
-        return tree | {"program": tree["program"] | program}
+        return start_here(tree, words, CHECKS)
+    start([tree], [words], *CHECKS[:2])
+    return 0
 
-    return start_runs(words, sweep, CHECKS, FIXED, complete)
+
+def _compose(words: Sequence[str], program: Mapping[str, Any]) -> dict[str, Any]:
+    tree = compose([*words, *FIXED])
+    here = tree["cluster"].get("scheduler") == "none"
+    if program and here and (problems := command_problems(program["command"])):
+        raise ConfigError(*problems)
+    tree["program"] |= program
+    return tree
+
+
+def _sweep(words: Sequence[str], search: Sequence[str], program: Mapping[str, Any]) -> int:
+    """Run or submit all members of a sweep, or the trials of a search."""
+    parser = OverridesParser.create()
+    overrides = parser.parse_overrides([*words])
+    clusters = [o for o in overrides if o.key_or_group == "cluster"]
+    several = any(o.is_sweep_override() for o in clusters)  # `start` refuses it
+    one = [] if several else [str(o.input_line) for o in clusters]
+    submits = several or compose(one)["cluster"].get("scheduler") != "none"
+    if SEARCH in search:
+        refuse_without_optuna()
+        from train_anywhere.search.loop import search as run_search  # a sweep does not need Optuna
+
+        given = parser.parse_overrides([word for word in search if word != SEARCH])
+        options = SEARCH_OPTIONS | {o.key_or_group.removeprefix("hydra.sweeper."): o.value() for o in given}
+        added = parser.parse_overrides([f"{key}={value}" for key, value in options.pop("params").items()])
+        run_search([*added, *overrides], options, lambda member: _compose(member, program), CHECKS, submits)
+        return 0
+    members = list_members(overrides)
+    trees = [_compose(member, program) for member in members]
+    if submits:
+        results = start(trees, members, *CHECKS[:2])
+        if failed := [one for one in results if isinstance(one, Exception)]:
+            raise failed[0]
+    else:
+        from train_anywhere.launch.local_run import run_all  # a submission does not need it
+
+        print_sweep(run_all(trees, members, CHECKS))
+    return 0
 
 
 def job_problems(config: Config, devices: int, look: bool) -> list[str]:

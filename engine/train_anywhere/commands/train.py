@@ -7,22 +7,26 @@ python src/train.py --run RUNDIR                      # start one rank of an exi
 """
 
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from train_anywhere.commands.elsewhere import here_or_there
 from train_anywhere.config.command.compose import CONFIGS
+from train_anywhere.config.load import to_plain_tree
 from train_anywhere.launch.command import (
     add_help_comments,
+    build_hydra_arguments,
     parse_run_argument,
-    read_command_line,
     run_command,
 )
 from train_anywhere.launch.exits import leave
 from train_anywhere.training.preflight import CHECKS
 
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
 
 def main() -> int:
-    """Start one rank, or what the command line asks for; return the exit code."""
+    """Start one rank, or let Hydra compose the configuration and start the run; return the exit code."""
     if sys.argv[1:2] == ["--run"]:
         from train_anywhere.launch.rank import run_rank  # a submission does not need it
 
@@ -31,18 +35,20 @@ def main() -> int:
         from train_anywhere.launch.processes import run_member
 
         return run_member(*sys.argv[2:])
+    import hydra  # a rank does not need it
+
     typed = sys.argv[1:]
-    line = read_command_line(typed)
-    sys.argv[1:] = [*line.overrides, *line.flags]  # a refusal lists all problems of these words
-    if {*line.flags} - {"-m", "--multirun"}:
-        import hydra  # a run does not need it
+    sys.argv[1:] = build_hydra_arguments(typed)
+    with add_help_comments(typed):
+        hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")(train)()
+    return 0
 
-        with add_help_comments(typed):
-            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")(lambda _: None)()
-        return 0
-    from train_anywhere.commands.start_runs import start_runs  # a rank does not need it
 
-    return start_runs(line.overrides, bool(line.flags), CHECKS)
+def train(config: "DictConfig") -> None:
+    """Train on this machine. With `cluster=` or `-m`, Hydra calls a launcher in hydra_plugins instead."""
+    from train_anywhere.launch.local_run import start  # a submission does not need it
+
+    sys.exit(run_command(lambda: start(to_plain_tree(config), sys.argv[1:], CHECKS)))
 
 
 def run() -> NoReturn:

@@ -7,7 +7,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from io import StringIO
 from typing import NamedTuple
 
-from train_anywhere.config.command.command_line import CommandLine, split_flags, to_hydra_overrides
+from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
 from train_anywhere.config.command.compose import CONFIGS, compose, install_choice_loader, quote_value
 from train_anywhere.config.command.diagnose import explain_refusal
 from train_anywhere.config.command.help_comments import add_comments, keys_about, sections
@@ -43,8 +43,8 @@ class Checks(NamedTuple):
     header: Callable[[Config, Layout], list[str]]
 
 
-def read_command_line(arguments: Sequence[str]) -> CommandLine:
-    """Return the command line in Hydra's notation: overrides of `resume=`, then the typed ones.
+def build_hydra_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return the command line for Hydra: overrides of `resume=`, then the typed ones.
 
     Raises:
         ConfigError: a flag does not exist, or Hydra could not read a file below configs/.
@@ -67,7 +67,7 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
     saved = load_saved_overrides(line.overrides)
     words = [quote_value(word) for word in to_hydra_overrides([*saved, *line.overrides])]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them
-    return CommandLine(words, line.flags)
+    return [*words, *line.flags]
 
 
 @contextmanager

@@ -49,7 +49,7 @@ EVIL = {
     "a _check_ of the system": (HEAD + "data:\n  _target_: os.mkdir\n  _check_: os.mkdir\n  path: HACKED\n", r"data\._check_=os\.mkdir would be called"),
     "a _check_ of this project that is none": (HEAD + "data:\n  _check_: train_anywhere.files.removal.remove_file\n", r"must be a function in a file checks\.py"),
     "a _check_ above the project": (HEAD + "data:\n  _check_: ..checks.x\n", r"data\._check_=\.\.checks\.x would be called"),
-    "a log that calls the system, which is not set up": (HEAD + "hydra:\n  job_logging:\n    version: 1\n    root: {handlers: [a]}\n    handlers: {a: {'()': os.mkdir, path: HACKED}}\n", "model|digits"),
+    "a log that calls the system": (HEAD + "hydra:\n  job_logging:\n    version: 1\n    root: {handlers: [a]}\n    handlers: {a: {'()': os.system, command: x}}\n", "Unable to configure handler 'a'"),
 }  # fmt: skip
 ROWS = [
     *(Row(words, says, command="jobs", programs=QUEUE, name=words) for words, says in JOBS.items()),
@@ -60,5 +60,5 @@ ROWS = [
     Row("{run}", r"run\.json is not what this project writes", command="report", files={"{run}/run.json": '{"epoch": "x"}'}, name="report where run.json is odd"),
     Row("{run}", "run.json is damaged", command="report", files={"{run}/run.json": '{"rate": NaN}'}, name="report where run.json has NaN"),
     *(Row(words, says, command="scaling") for words, says in SCALING.items()),
-    *(Row("experiment=evil dry_run=true", says, code=0 if "log" in what else 2, files={"project/configs/experiment/evil.yaml": text}, name=f"an experiment with {what}") for what, (text, says) in EVIL.items()),
+    *(Row("experiment=evil dry_run=true", says, files={"project/configs/experiment/evil.yaml": text}, name=f"an experiment with {what}") for what, (text, says) in EVIL.items()),
 ]  # fmt: skip

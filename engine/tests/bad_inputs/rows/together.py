@@ -82,7 +82,10 @@ PAIRS = {
     "cluster=slurm hydra/launcher=here": "leave hydra/launcher= out.",
 }  # fmt: skip
 
+OTHER_SWEEPER = "-m wait=true cluster=slurm hydra/sweeper=basic seed="
+
 ROWS = [
     *(Row(words, says) for words, says in PAIRS.items()),
-    Row("-m wait=true cluster=slurm hydra/sweeper=basic seed=", "use hydra/sweeper=optuna, or leave it out"),
+    # Hydra's own sweeper writes multirun.yaml
+    Row(OTHER_SWEEPER, "seed='' is not a whole number", writes=r"project/multirun\.yaml"),
 ]

@@ -97,7 +97,7 @@ GRAMMAR = {
     "-m hydra/sweeper=optuna seed=1,2 hydra.sweeper.sampler=tep": "sampler=tep is not known; use one of tpe, random",
     "-m hydra/sweeper=optuna seed=1,2 hydra.sweeper.study_name=../x": "can't name a folder",
     "-m hydra/sweeper=optuna seed=1,2 hydra.sweeper.n_trial=3": "n_trial",
-    "-m hydra/sweeper=optuna seed=1,2 hydra/launcher=basic": "leave hydra/launcher= out",
+    "-m hydra/sweeper=optuna seed=1,2 hydra/launcher=basic": "BasicLauncher can't be used here",
     "-m hydra/sweeper=optuna cluster=slurm trainer.nodes=1,2": "members of a sweep share one job array and must request the same; these differ in counts, devices, ranks",
     "-m hydra/sweeper=optuna cluster=slurm cluster.time=60 cluster.max_gpu_hours=3 seed=1,2": "1 GPU x 1:00:00 x 20 jobs.* may be 20 GPU hours",
     "hydra.mode=OFTEN": r"hydra\.mode",

@@ -3,7 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.slurm.status.best import best_value, find_best, rerun_command
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import SubmitError
+from train_anywhere.slurm.status.best import best_value, find_best, rerun_command, sweep_result
 from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
 
 Make = Callable[..., RunEntry]
@@ -69,10 +71,24 @@ def test_a_configuration_that_can_not_be_read(make: Make) -> None:
     assert find_best([damaged, make("b", "val/acc", "max", 0.4)]).id == "a"
 
 
-def test_the_best_value_of_any_validation(make: Make) -> None:
+def test_what_a_sweeper_is_told(make: Make, make_config: Callable[..., Config]) -> None:
+    """The best value of any validation is the result. An incomplete run raises the reason."""
+    from hydra.core.utils import JobStatus
+
+    from train_anywhere.plugins.launchers import _make_job_return
+
+    config = make_config("model=mlp")
     run = make("a", "val/acc", "max", 0.5, 0.9, "nan", 0.7).folder
     assert (best_value(run, "val/acc", "max"), best_value(run, "val/acc", "min")) == (0.9, 0.5)
     assert best_value(run, "val/loss", "min") is None
+    run.update(state="completed")
+    good = _make_job_return(["seed=1"], sweep_result(run, config.checkpoint))
+    assert (good.status, good.return_value, good.overrides) == (JobStatus.COMPLETED, 0.9, ["seed=1"])
+    run.update(state="failed")
+    bad = _make_job_return([], sweep_result(run, config.checkpoint))
+    assert bad.status == JobStatus.FAILED
+    with pytest.raises(SubmitError, match="a is failed, not completed: it has no result"):
+        _ = bad.return_value
 
 
 def test_how_to_train_it_again(make: Make) -> None:

@@ -1,24 +1,30 @@
 """Prepare the command line for Hydra: flags and overrides in any order."""
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
-from train_anywhere.config.command.compose import (
-    CONFIGS,
-    SEARCH,
-    SEARCH_OPTIONS,
-    compose,
-    list_groups,
-)
+from train_anywhere.config.command.compose import CONFIGS, compose, list_groups
 from train_anywhere.config.command.yaml_files import read_mapping
 from train_anywhere.config.keys import CUSTOM, LIST_GROUPS, SINGLE_GROUPS, TARGET, flatten
 from train_anywhere.config.other_names import keys_meant, page_address
 from train_anywhere.config.search_terms import find_page
 from train_anywhere.config.signatures import TargetError, read
 from train_anywhere.errors import ConfigError
+
+SEARCH = "hydra/sweeper=optuna"
+"""The sweeper that proposes members by results, and accepts intervals."""
+
+SEARCH_OPTIONS: dict[str, Any] = {
+    "n_trials": 20,
+    "n_jobs": 1,
+    "study_name": None,
+    "sampler": "tpe",
+    "pruner": "none",
+    "params": {},
+}
+"""The keys of `hydra/sweeper=optuna`, with their defaults."""
 
 
 class CommandLine(NamedTuple):
@@ -82,10 +88,6 @@ def split_flags(arguments: Sequence[str]) -> CommandLine:
             waiting.pop(0)
         elif argument != "--":
             flags.append(argument)
-    if parsed.config_dir:
-        where = json.dumps(f"file://{os.path.abspath(os.path.expanduser(parsed.config_dir))}")
-        overrides.append(f"hydra.searchpath=[{where}]")
-        flags = [f for f in flags if f != parsed.config_dir and not f.startswith(("-cd", "--config-d"))]
     return CommandLine(overrides, flags)
 
 
@@ -123,10 +125,6 @@ def _flag_problems(given: dict[str, object]) -> Iterator[str]:
         yield "--experimental-rerun is not supported; use resume=RUN."
     if given["package"] and not given["cfg"]:
         yield "--package needs --cfg; use --cfg job --package optimizer."
-    for name in ("config_path", "config_name"):
-        if given[name]:
-            flag = f"--{name.replace('_', '-')}"
-            yield f"{flag} {given[name]}: a run has the keys of {CONFIGS / 'train.yaml'}; choose other ones with experiment=NAME."
     folder = given["config_dir"]
     if folder and not os.path.isdir(os.path.expanduser(str(folder))):
         yield f"--config-dir={folder} is not a folder."
@@ -137,10 +135,6 @@ def _override_problems(overrides: Sequence[str], sweep: bool) -> Iterator[str]:
     for word in overrides:
         if word.lstrip("+~").startswith(("hydra.run.", "hydra.job.chdir", "hydra.output_subdir")):
             yield f"'{word}' sets an output folder of Hydra, which this project does not use; use paths.results=DIR."
-        elif word.startswith("hydra/launcher="):
-            yield f"'{word}': cluster= chooses what starts a run; leave hydra/launcher= out."
-        elif word.startswith("hydra/sweeper=") and word not in (SEARCH, "hydra/sweeper=product"):
-            yield f"'{word}' is a sweeper of Hydra, and this project has its own; use {SEARCH}, or leave it out to train all combinations."
     for key, _, value in (word.lstrip("+").partition("=") for word in overrides):
         group = key.removesuffix(".name")
         if group in (*SINGLE_GROUPS, "strategy") and key != group and value in list_groups()[group]:

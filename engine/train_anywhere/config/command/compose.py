@@ -27,11 +27,9 @@ from train_anywhere.files.root import refuse_deleted_folder
 
 if TYPE_CHECKING:
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
-    from hydra.core.config_loader import ConfigLoader
     from hydra.core.config_search_path import ConfigSearchPath
     from hydra.core.override_parser.types import Override
     from hydra.plugins.config_source import ConfigResult
-    from omegaconf import DictConfig
 
 CONFIGS = ROOT / "configs"
 
@@ -41,40 +39,12 @@ BUNDLED = Path(__file__).parents[1] / "presets"
 PROGRAM_FOLDERS = [WORK]
 """Without a project: folders whose conf/cluster/ may have presets."""
 
-SEARCH = "hydra/sweeper=optuna"
-"""The sweeper that proposes members by results, and accepts intervals."""
-
-SEARCH_OPTIONS: dict[str, Any] = {
-    "n_trials": 20,
-    "n_jobs": 1,
-    "study_name": None,
-    "sampler": "tpe",
-    "pruner": "none",
-    "params": {},
-}
-"""The keys of `hydra/sweeper=optuna`, with their defaults."""
-
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the composed configuration as a plain tree. Raises as `compose_config` and `to_plain_tree`."""
-    return to_plain_tree(compose_config(overrides))
-
-
-def compose_config(overrides: Sequence[str]) -> "DictConfig":
-    """Return the composed configuration, with Hydra's section.
+    """Return the composed configuration as a plain tree, outside of a Hydra application.
 
     Raises ProjectError: the current folder was deleted, which Hydra needs.
     """
-    from hydra.core.hydra_config import HydraConfig
-    from hydra.types import RunMode
-
-    config = config_loader().load_configuration("train", [*overrides], RunMode.RUN, from_shell=False)
-    HydraConfig.instance().set_config(config)  # a file may have ${hydra:runtime.cwd}
-    return config
-
-
-def config_loader() -> "ConfigLoader":
-    """Return Hydra's loader of the files below configs/. Raises as `compose_config`."""
     import hydra
     from hydra.core.global_hydra import GlobalHydra
 
@@ -82,7 +52,8 @@ def config_loader() -> "ConfigLoader":
     GlobalHydra.instance().clear()
     install_choice_loader()
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return GlobalHydra.instance().config_loader()
+        cfg = hydra.compose("train", overrides=list(overrides))
+        return to_plain_tree(cfg)
 
 
 def install_choice_loader() -> None:
@@ -96,16 +67,11 @@ def install_choice_loader() -> None:
     OmegaConf.register_new_resolver("own_default", _own_default, replace=True)
     OmegaConf.register_new_resolver("data_name", _data_name, replace=True)
     OmegaConf.register_new_resolver("unset", lambda value: value, replace=True)
+    if not HAS_PROJECT:  # presets name the launchers of a project
+        for name in ("slurm", "here"):
+            ConfigStore.instance().store(group="hydra/launcher", name=name, node={"_target_": name})
     read_as_typed()
     Plugins.instance()  # the first call creates the classes that are patched below
-    for group, name in (
-        ("launcher", "slurm"),
-        ("launcher", "here"),
-        ("sweeper", "product"),
-        ("sweeper", "optuna"),
-    ):
-        node = {TARGET: name, **(SEARCH_OPTIONS if name == "optuna" else {})}
-        ConfigStore.instance().store(group=f"hydra/{group}", name=name, node=node)
     files: Any = SourcesRegistry.instance().resolve("file")
     if not hasattr(files, "load_written"):
         files.load_written, files.load_config = files.load_config, _load_choice

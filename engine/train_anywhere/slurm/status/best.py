@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from train_anywhere.config.checks.monitors import from_keras_name
+from train_anywhere.config.schema import Checkpoint
 from train_anywhere.errors import CheckpointError, SubmitError
 from train_anywhere.files import HAS_PROJECT
 from train_anywhere.runs import facts
@@ -114,3 +115,12 @@ def best_so_far(run: RunDir, info: Mapping[str, Any]) -> tuple[str, float] | Non
     metric, mode = watched_metric(run, info)
     value = best_value(run, metric, mode) if metric and mode in ("min", "max") else None
     return None if value is None or metric is None else (metric, value)
+
+
+def sweep_result(run: RunDir, checkpoint: Checkpoint) -> float | SubmitError | None:
+    """Return the best value of an ended run for a sweeper, or why there is none."""
+    state = run.read_info().get("state")
+    if state != "completed":
+        return SubmitError(f"{run.id} is {state}, not completed: it has no result; look at its log.")
+    metric, mode = checkpoint.monitor, checkpoint.mode
+    return best_value(run, metric, mode) if metric and mode else None

@@ -69,14 +69,14 @@ def start(
     data_problems: DataCheck,
     refuse_unreadable: Callable[[RunDir], None],
     first: int = 0,
-) -> list[SubmitError | None]:
+) -> list[float | SubmitError | None]:
     """Submit one run, or one array for the members of a sweep.
 
     `refuse_unreadable` raises CheckpointError for a run that can't be resumed. It is injected so that `slurm` does not import
     `checkpoints`. `first` is the number of the first member.
 
     Returns:
-        For each member, with `wait=true` why it has no result; else None.
+        For each member, with `wait=true` the best value of `checkpoint.monitor`, or why there is none; else None.
 
     Raises:
         ConfigError, SubmitError, SchedulerError, CheckpointError: nothing was submitted, and all that was written is removed.

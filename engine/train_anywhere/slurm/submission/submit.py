@@ -36,6 +36,7 @@ from train_anywhere.slurm.scheduler.queue import QueuePoller
 from train_anywhere.slurm.script import clean_environment, render, units
 from train_anywhere.slurm.script.job import Job, count_gpus, describe_gpu_hours, gpu_hours
 from train_anywhere.slurm.status import find_runs
+from train_anywhere.slurm.status.best import sweep_result
 from train_anywhere.slurm.status.dependency import Dependency, find_dependency
 from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.submission import snapshot
@@ -44,7 +45,7 @@ from train_anywhere.slurm.submission.rollback import Submission, all_or_nothing,
 
 def submit(
     request: Request, members: Sequence[Member], run: RunDir | None, followed: Dependency | None = None
-) -> list[SubmitError | None]:
+) -> list[float | SubmitError | None]:
     """Submit a checked job and print the next commands. Returns the same as `prepare.start`.
 
     Without a `run` to resume, each member gets a new run folder. The run `followed` must be complete first.
@@ -67,13 +68,7 @@ def submit(
     if not request.config.wait:
         return [None] * len(runs)
     wait_for_jobs(kind, job_ids)
-    states = {run.id: run.read_info().get("state") for run in runs}
-    return [
-        SubmitError(f"{name} is {state}, not completed: it has no result; look at its log.")
-        if state != "completed"
-        else None
-        for name, state in states.items()
-    ]
+    return [sweep_result(r, m.config.checkpoint) for r, m in zip(runs, members, strict=True)]
 
 
 def make_folders(

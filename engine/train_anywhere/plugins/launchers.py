@@ -1,0 +1,169 @@
+"""Hydra launchers that submit composed configurations or run them here."""
+
+import sys
+from collections.abc import Collection, Sequence
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType, QuotedString
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+if TYPE_CHECKING:
+    from train_anywhere.launch.local_run import FinishedMember
+
+PLAIN = (bool, int, float, str, list, QuotedString, type(None))
+"""Types of values that replace another value, while a mapping is merged with it."""
+
+
+class _Composer(Launcher):
+    """Base of both launchers, which composes the members of a sweep."""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Keep what Hydra passes before `launch`."""
+        self.context, self.config = hydra_context, config
+
+    def compose_members(self, members: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        """Return each member as a plain tree. Hydra has composed a single one already."""
+        from train_anywhere.config.load import to_plain_tree
+
+        if len(members) == 1 and list(members[0]) == list(self.config.hydra.overrides.task):
+            return [to_plain_tree(self.config)]
+        loader = self.context.config_loader
+        trees, first, base = [], [""], self.config
+        for member in map(list, members):
+            changed = changed_values(first, member, set(base.hydra.runtime.choices))
+            if changed is None:
+                first, base, changed = member, loader.load_sweep_config(self.config, member), []
+            config = deepcopy(base)
+            ConfigLoaderImpl._apply_overrides_to_config(changed, config)
+            trees.append(to_plain_tree(config))
+        return trees
+
+
+class ComposedSweeper(Sweeper):
+    """Base of both sweepers, whose members one of the launchers of this module composes."""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Keep what Hydra passes before `sweep`."""
+        self.context = hydra_context
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def own_launcher(self) -> _Composer:
+        """Return the launcher. Raises ConfigError if it would ignore `cluster=`."""
+        from train_anywhere.errors import ConfigError
+
+        if isinstance(self.launcher, _Composer):
+            return self.launcher
+        raise ConfigError(
+            f"hydra/launcher: {type(self.launcher).__name__} can't be used here; leave it out, cluster= chooses the launcher."
+        )
+
+
+def changed_values(first: list[str], member: list[str], groups: Collection[Any]) -> list[Override] | None:
+    """Return the overrides that differ from those of the first member.
+
+    None if the member needs a composition of its own.
+
+    Hydra needs 80 ms of CPU for a composition, and sets values like `seed=2` only after it.
+    """
+    if len(member) != len(first) or "" in first:
+        return None
+    before, after = (OverridesParser.create().parse_overrides(words) for words in (first, member))
+    changed = [new for old, new in zip(before, after, strict=True) if old.input_line != new.input_line]
+    same = all(old.key_or_group == new.key_or_group for old, new in zip(before, after, strict=True))
+    values = {o.key_or_group: isinstance(o.value(), PLAIN) and o.type == OverrideType.CHANGE for o in changed}
+    keys = [f"{o.key_or_group}." for o in after if o.key_or_group not in groups]
+    nested = any(a.startswith(b) for n, a in enumerate(keys) for m, b in enumerate(keys) if n != m)
+    own = not same or nested or not all(values.values()) or any(k in groups for k in values)
+    return None if own or any(k.startswith("hydra.") for k in keys) else changed
+
+
+class SlurmLauncher(_Composer):
+    """`cluster=neuron`: submit and return at once, or run in this allocation."""
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Submit one job, or one array for all members of a sweep.
+
+        Raises:
+            ConfigError: lists all problems, or the sweeper needs results without wait=true; nothing was written.
+            SubmitError: has the scheduler's message; nothing was submitted and no folder stays.
+        """
+        from train_anywhere.errors import ConfigError
+        from train_anywhere.slurm.submission.prepare import start
+        from train_anywhere.training.preflight import data_problems, refuse_unreadable
+
+        members = replace_current_cluster(self, job_overrides)
+        sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
+        wants = not sweeper.endswith(".ProductSweeper")
+        if wants and not self.config.wait:
+            raise ConfigError(
+                "this sweeper decides by the results of the members, but a submission returns before they ran; "
+                "use wait=true, or hydra/sweeper=product."
+            )
+        results = start(self.compose_members(members), members, data_problems, refuse_unreadable)
+        if not wants and (failed := [r for r in results if isinstance(r, Exception)]):
+            raise failed[0]
+        return [_make_job_return(*both) for both in zip(members, results, strict=True)]
+
+
+class HereLauncher(_Composer):
+    """`-m` without a cluster: check all members, then run each in its own process."""
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Run all members, even after a failure.
+
+        If one failed, exit with its code, unless the sweeper needs the results. Raises ConfigError: lists the problems of all members;
+        nothing was started.
+        """
+        from train_anywhere.launch.local_run import run_all
+        from train_anywhere.slurm.status.best import sweep_result
+        from train_anywhere.training.preflight import CHECKS
+
+        ended = run_all(self.compose_members(job_overrides), job_overrides, CHECKS)
+        sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
+        if sweeper.endswith(".ProductSweeper"):
+            print_sweep(ended)
+        return [
+            _make_job_return(words, sweep_result(e.run, e.config.checkpoint))
+            for words, e in zip(job_overrides, ended, strict=False)
+        ]
+
+
+def print_sweep(ended: "Sequence[FinishedMember]") -> None:
+    """Print the table of a sweep on this machine, and exit with the code of a failed member."""
+    from train_anywhere.slurm.status.find_runs import read_entry
+    from train_anywhere.slurm.status.sweep_page import sweep_lines
+
+    code = next((e.code for e in ended if e.code), 0)
+    try:
+        if len(ended) > 1:
+            print(sweep_lines([read_entry(e.run.path) for e in ended]), flush=True)
+    finally:  # also if nobody reads the table
+        if code:
+            sys.exit(code)
+
+
+def replace_current_cluster(launcher: _Composer, members: Sequence[Any]) -> Sequence[Any]:
+    """Return the members with `cluster=current` replaced by this machine's preset."""
+    if launcher.config.cluster.name != "current":
+        return members
+    from train_anywhere.slurm.presets import resolve_current
+
+    return [resolve_current([m])[0] if isinstance(m, str) else resolve_current(m) for m in members]
+
+
+def _make_job_return(words: Sequence[str], result: "float | Exception | None") -> JobReturn:
+    """Return the result for a sweeper: a number, or an exception raised when it is read."""
+    failed = isinstance(result, Exception)
+    returned = JobReturn(overrides=words, status=JobStatus.FAILED if failed else JobStatus.COMPLETED)
+    returned.return_value = result
+    return returned

@@ -1,0 +1,23 @@
+"""The engine's launchers and sweepers, registered with Hydra, which accepts only classes defined in hydra_plugins."""
+
+from train_anywhere import plugins
+from train_anywhere.plugins import launchers, optuna, product
+
+
+class SlurmLauncher(launchers.SlurmLauncher):
+    """Submit jobs to the cluster that `cluster=` names."""
+
+
+class HereLauncher(launchers.HereLauncher):
+    """Run the members of a sweep on this machine."""
+
+
+class OptunaSweeper(optuna.OptunaSweeper):
+    """Search hyperparameters with Optuna: `hydra/sweeper=optuna`."""
+
+
+class ProductSweeper(product.ProductSweeper):
+    """Launch all combinations of a sweep's values."""
+
+
+plugins.register(__name__)
