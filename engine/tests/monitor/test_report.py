@@ -14,7 +14,7 @@ import pytest
 
 from train_anywhere import features
 from train_anywhere.files import ROOT
-from train_anywhere.monitor.report.figures import MOST_POINTS, Figure, describe, figure, thin_out
+from train_anywhere.monitor.report.figures import MOST_POINTS, Figure, describe, thin_out
 from train_anywhere.monitor.report.page import page, period, provenance, set_keys, tiles
 from train_anywhere.monitor.run_facts import Facts, read_facts
 from train_anywhere.monitor.verdicts import goodput
@@ -141,7 +141,7 @@ def test_ticks_of_a_flat_curve_differ() -> None:
 
 
 def test_a_logarithmic_axis_has_powers_of_ten() -> None:
-    shown = figure("perplexity", {"train": [(0, 200.0), (9, 4.0)]}, "optimizer step")
+    shown = Figure("perplexity", {"train": [(0, 200.0), (9, 4.0)]}, "optimizer step")
     assert shown.title == "perplexity (logarithmic)"
     assert re.findall(r'<text x="-5"[^>]*>([^<]+)', shown.svg) == ["1", "10", "100", "1000"]
 

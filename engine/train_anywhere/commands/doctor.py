@@ -11,9 +11,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 from train_anywhere.commands.elsewhere import read_request
 from train_anywhere.config.checks.contradictions import scheduler_problems
@@ -32,13 +32,14 @@ from train_anywhere.slurm.script.units import format_problems as cluster_problem
 from train_anywhere.slurm.submission.prepare import refusals
 from train_anywhere.training.preflight import CHECKS
 
-SHORT = ("trainer.max_epochs=1", "trainer.max_steps=2")
-NAME = "doctor"
-QUIET = ("trainer.limit_val_batches=1", "trainer.limit_test_batches=0", "monitor.ranks=true", f"name={NAME}")
+SHORT = (
+    "trainer.max_epochs=1", "trainer.max_steps=2", "trainer.limit_val_batches=1", "trainer.limit_test_batches=0",
+    "monitor.ranks=true", "name=doctor", "wait=true", "dry_run=false",
+)  # fmt: skip
+"""Overrides of the small job."""
 
 
-@dataclass(frozen=True)
-class Fact:
+class Fact(NamedTuple):
     """One line of the report; `remedy` is what to do if it is not ok."""
 
     name: str
@@ -67,9 +68,8 @@ def collect_facts(config: Config) -> Iterator[Fact]:
 
 def run_job(words: list[str], results: str, task: str) -> Fact:
     """Run two steps on all ranks with `src/train.py`; on a cluster, wait for the job."""
-    folder = Path(results) / NAME
-    settings = [f"paths.results={results}", "wait=true", "dry_run=false"]
-    command = [sys.executable, str(ROOT / "src" / "train.py"), *words, *SHORT, *QUIET, *settings]
+    folder = Path(results) / "doctor"
+    command = [sys.executable, str(ROOT / "src" / "train.py"), *words, *SHORT, f"paths.results={results}"]
     print(f"    {'job':<18}two steps of task={task} ...", flush=True)
     before = set(folder.glob("*/run.json"))
     done = subprocess.run(command, capture_output=True, text=True)
@@ -86,17 +86,14 @@ def check_run(run: RunDir, output: str) -> Fact:
     info, ranks = run.read_info(), read_reports(run)
     silent = sorted(set(range(info["world_size"])) - ranks.keys())
     answered = f"{len(ranks)} of {info['world_size']} ranks answered, on {listed(info.get('hosts', []))}"
+    problem, tail = "", "\n".join(["", *output.strip().splitlines()[-15:]])
     if silent:
-        return Fact("job", "", f"ranks {silent} did not start; see {run.path}\n{_tail(output)}")
-    if info["state"] != "completed":
-        return Fact("job", "", f"{answered}, and the job is {info['state']}; see {run.path}\n{_tail(output)}")
-    if len({r["weights"] for r in ranks.values() if "weights" in r}) > 1:
-        return Fact("job", "", f"{answered}, with different weights: their gradients are not averaged")
-    return Fact("job", answered)
-
-
-def _tail(output: str) -> str:
-    return "\n".join(output.strip().splitlines()[-15:])
+        problem = f"ranks {silent} did not start; see {run.path}{tail}"
+    elif info["state"] != "completed":
+        problem = f"{answered}, and the job is {info['state']}; see {run.path}{tail}"
+    elif len({r["weights"] for r in ranks.values() if "weights" in r}) > 1:
+        problem = f"{answered}, with different weights: their gradients are not averaged"
+    return Fact("job", answered, problem)
 
 
 def main(arguments: list[str]) -> int:
@@ -109,13 +106,9 @@ def main(arguments: list[str]) -> int:
 
 def request_problems(config: Config) -> list[str]:
     """Return what no machine or site allows. The report has what this machine or site does not allow."""
-    resumes = [f"resume={config.resume}: this command starts a new run; leave resume= out."]
-    of_cluster = (
-        scheduler_problems(config.cluster)
-        if config.cluster.name == "local"
-        else cluster_problems(config.cluster)
-    )
-    return [*(resumes if config.resume else []), *of_cluster]
+    resumes = f"resume={config.resume}: this command starts a new run; leave resume= out."
+    find_problems = scheduler_problems if config.cluster.name == "local" else cluster_problems
+    return [*([resumes] if config.resume else []), *find_problems(config.cluster)]
 
 
 def report(config: Config, words: list[str]) -> int:
@@ -124,11 +117,11 @@ def report(config: Config, words: list[str]) -> int:
     framework, strategy, cluster = config.framework, config.strategy.name, config.cluster.name
     layout = local_layout(config) if local else make_layout(framework, strategy, devices_per_node(config))
     print(f"    {'checked':<18}framework={framework} strategy={layout.strategy} cluster={cluster}")
-    found = []
+    fails = False
     for fact in collect_facts(config):
         print(fact, flush=True)
-        found.append(fact)
-    if not any(f.remedy for f in found):
-        found.append(run_job(words, config.paths.results, config.task.name))
-        print(found[-1])
-    return int(any(f.remedy for f in found))
+        fails |= bool(fact.remedy)
+    if not fails:
+        print(job := run_job(words, config.paths.results, config.task.name))
+        fails = bool(job.remedy)
+    return int(fails)

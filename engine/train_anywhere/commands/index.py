@@ -18,11 +18,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Write the index; return 0, or `REFUSED` after one message."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=FittedHelp)
     parser.add_argument("dir", metavar="DIR", help="folder of *.tar, *.parquet or *.jsonl")
-    parser.add_argument(
-        "--results",
-        default=WORK / "results",
-        help="the index is kept in .cache of this folder (%(default)s)",
-    )
+    about = "the index is kept in .cache of this folder (%(default)s)"
+    parser.add_argument("--results", default=WORK / "results", help=about)
     parsed = parser.parse_args(arguments)
 
     def write() -> int:

@@ -12,23 +12,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
-from pathlib import Path
 from typing import Any
 
 from train_anywhere.commands import plot as plots
 from train_anywhere.commands import prune as folders
 from train_anywhere.commands import running_job
 from train_anywhere.commands.jobs_options import add_options
-from train_anywhere.errors import (
-    ConfigError,
-    ProjectError,
-    SchedulerError,
-    SubmitError,
-    listed,
-)
+from train_anywhere.errors import ConfigError, ProjectError, SchedulerError, SubmitError, listed
 from train_anywhere.features import describe
 from train_anywhere.files.atomic import dumps
-from train_anywhere.files.root import shell_folder
 from train_anywhere.files.terminal.fit import FittedHelp, fit, terminal_width
 from train_anywhere.files.terminal.printable import one_line, printable_output
 from train_anywhere.launch.command import run_command
@@ -90,13 +82,9 @@ def _serve(parsed: Options, words: Sequence[str]) -> int:
         raise
 
 
-def _results(parsed: Options) -> Path:
-    return shell_folder() / parsed.results
-
-
 def _find(parsed: Options, *names: str | None) -> list[RunEntry]:
     """Return the runs that RUN names, or other names. Raises SubmitError: there are none."""
-    return [run for name in names or (parsed.run,) for run in find_runs.find(name, _results(parsed))]
+    return [run for name in names or (parsed.run,) for run in find_runs.find(name, parsed.results)]
 
 
 def for_each(found: Sequence[RunEntry], do: Callable[[RunEntry], None]) -> int:
@@ -133,7 +121,7 @@ def list_(parsed: Options) -> int:
     costs = parsed.cost or parsed.csv
 
     def look() -> RunReports:
-        paths = find_runs.find_folders(_results(parsed))
+        paths = find_runs.find_folders(parsed.results)
         if parsed.name:
             paths = [path for path in paths if fnmatch(path.parent.name, parsed.name)]
         newest = None if parsed.all or parsed.state or parsed.since or costs else MOST_LISTED
@@ -169,7 +157,7 @@ def _show_status(look: Callable[[], RunReports], parsed: Options, many: bool = F
 
 def best(parsed: Options) -> None:
     """Print the run with the best value of its metric."""
-    shown, found = "", _find(parsed) if parsed.run else find_runs.find_all(_results(parsed))
+    shown, found = "", _find(parsed) if parsed.run else find_runs.find_all(parsed.results)
     if parsed.run is None:  # runs of different data have nothing in common: those of one name are compared
         name, everything = parsed.name or found[0].folder.path.parent.name, found
         found = [run for run in found if fnmatch(run.folder.path.parent.name, name)]
@@ -264,18 +252,15 @@ def resubmit(parsed: Options) -> None:
     with running_job.explain_unreachable_scheduler("Nothing was submitted."):
         found, known = find_runs.query_scheduler(found, wait=True)
     states = {r.folder.id: find_runs.read_state(r, known)[0] for r in found}
+    again = [r for r in found if states[r.folder.id] != "completed" and not known.active(r.job_ids)]
     if parsed.failed:
         again = [r for r in found if states[r.folder.id] in FAILED]
-    else:
-        again = [r for r in found if states[r.folder.id] != "completed" and not known.active(r.job_ids)]
     if not again:
-        known_states = listed(f"{i} is {s}" for i, s in states.items())
-        raise SubmitError(
-            f"there is nothing to submit again: {known_states}.{f' {known.gap}' if known.gap else ''}"
-        )
+        reasons = [f"{listed(f'{i} is {s}' for i, s in states.items())}.", *filter(None, [known.gap])]
+        raise SubmitError(f"there is nothing to submit again: {' '.join(reasons)}")
     for run in again:
         find_runs.refuse_unclear(run)
-    job_id = submit_again(again, _results(parsed), parsed.trust)
+    job_id = submit_again(again, parsed.results, parsed.trust)
     print(f"Submitted job {job_id}: {listed(r.folder.id for r in again)}")
 
 
@@ -284,8 +269,8 @@ def diff(parsed: Options) -> None:
     names = (parsed.first, parsed.second)
     found = [(_find(parsed, name), name) for name in names]
     first, second = (refuse_sweep(runs, name, "two runs").folder for runs, name in found)
-    for line in compare_runs(first, second, terminal_width()):
-        print("\n".join(map(one_line, line.split("\n"))))
+    for line in "\n".join(compare_runs(first, second, terminal_width())).split("\n"):
+        print(one_line(line))
 
 
 def plot(parsed: Options) -> None:
@@ -311,7 +296,7 @@ def pull(parsed: Options) -> None:
     """Copy runs of the host of --on to this machine, and write their reports."""
     from train_anywhere.remote import run_copies  # a verb here needs no ssh
 
-    for path in run_copies.pull(parsed.on, parsed.run, _results(parsed), parsed.all):
+    for path in run_copies.pull(parsed.on, parsed.run, parsed.results, parsed.all):
         print(display_path(path))
         report(Options(run=str(path), results=parsed.results))
 
@@ -325,9 +310,8 @@ def prune(parsed: Options) -> int:
     """Delete run folders, after asking."""
     if not parsed.runs and parsed.name is parsed.state is parsed.until is None:
         raise SubmitError("name runs, or select them: --state failed, --until 30d, --name 'digits*'.")
-    results = _results(parsed)
-    finish_deletions(results)
-    named = _find(parsed, *parsed.runs) if parsed.runs else find_runs.find_all(results)
+    finish_deletions(parsed.results)
+    named = _find(parsed, *parsed.runs) if parsed.runs else find_runs.find_all(parsed.results)
     found = [*{run.folder.path: run for run in named}.values()]
     with suppress(SchedulerError):  # what stays unclear is kept
         found = find_runs.with_unrecorded_jobs(found)

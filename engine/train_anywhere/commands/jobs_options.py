@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from train_anywhere.files import WORK
+from train_anywhere.files.root import shell_folder
 
 Option = tuple[tuple[str, ...], dict[str, Any]]
 """Names of an option, and the other arguments of `add_argument`."""
@@ -59,9 +60,7 @@ OPTIONS: dict[str, list[Option]] = {
     "pull": [NEWEST, option("--all", help="all checkpoints, exports and the code too")],
     "status": [NEWEST, *SHOW],
     "list": [
-        *SHOW,
-        *FILTER,
-        COST,
+        *(*SHOW, *FILTER, COST),
         option("--csv", help="the same as a CSV file"),
         option("--all", help="all runs, not only the newest 50"),
         option("--since", metavar="TIME", help="only runs that started since: 30m, 2h, 3d or a date"),
@@ -103,7 +102,7 @@ OPTIONS: dict[str, list[Option]] = {
     "debug": [NEWEST, option("--rank", type=read_rank, metavar="N", help="only this rank")],
     "shell": [
         NEWEST,
-        option("--node", metavar="N", help="its number, from 0, or its name (default: that of rank 0)"),
+        option("--node", metavar="N", help="number, from 0, or name (default: that of rank 0)"),
     ],
     "profile": [
         NEWEST,
@@ -123,7 +122,8 @@ OPTIONS: dict[str, list[Option]] = {
 def add_options(verb: str, sub: argparse.ArgumentParser) -> None:
     """Add the arguments of a verb to its parser."""
     options = OPTIONS.get(verb, [NEWEST])
-    sub.add_argument("--results", default=WORK / "results", help="where run folders are (%(default)s)")
+    where = "where run folders are (%(default)s)"
+    sub.add_argument("--results", type=lambda t: shell_folder() / t, default=WORK / "results", help=where)
     exclusive = sub.add_mutually_exclusive_group() if JSON in options else sub
     for names, about in options:
         (exclusive if (names, about) in (*SHOW, COST) else sub).add_argument(*names, **about)

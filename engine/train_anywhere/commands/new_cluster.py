@@ -25,7 +25,7 @@ from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.launch.command import run_command
 from train_anywhere.runs.summary import as_typed, display_path
 from train_anywhere.slurm.script import units
-from train_anywhere.slurm.site_facts import Kind, SlurmFacts, format_scalar
+from train_anywhere.slurm.site_facts import SlurmFacts, format_scalar
 
 START = ["slurm/new_cluster.py"] if HAS_PROJECT else ["-m", "train_anywhere", "new-cluster"]
 PRESETS = OWN / ("cluster" if HAS_PROJECT else "clusters")
@@ -80,10 +80,13 @@ def make_preset(name: str, slurm: SlurmFacts, partition: str | None, host: str) 
     limits = {name: limit for name, limit in limits.items() if re.fullmatch(r"[\d:-]*[1-9][\d:-]*", limit)}
     # a partition without a limit: the site has none
     max_time = max(limits.values(), key=units.seconds) if len(limits) == len(known) else ""
-    nodes = dict.fromkeys(
-        f"      - {_node(k, limits.get(k.partition, ''), max_time)}"
-        for k in sorted(found, key=lambda k: k != first)
-    )
+    nodes: dict[str, None] = {}
+    for k in sorted(found, key=lambda k: k != first):
+        kind = f"gpu_type: {format_scalar(k.gpu_type)}, " if k.gpu_type else ""
+        limit = limits.get(k.partition, "")
+        time_limit = f", max_time: {format_scalar(limit)}" if limit != max_time else ""
+        size = f"gpus: {k.gpus}, cpus: {k.cpus}, mem: {units.short_size(k.mem)}"
+        nodes[f"      - {{partition: {format_scalar(k.partition)}, {kind}{size}{time_limit}}}"] = None
     longest = f'    max_time: "{max_time}"\n' if max_time else ""
     gpu_type = f"  gpu_type: {format_scalar(first.gpu_type)}\n" if first.gpu_type else ""
     login = re.sub(r"\d+$", "*", host.split(".")[0])
@@ -99,14 +102,6 @@ def make_preset(name: str, slurm: SlurmFacts, partition: str | None, host: str) 
         "    # rules of the site: account, takes_mem, submit_below, ...: engine/train_anywhere/config/cluster.py\n"
         "    nodes:\n" + "\n".join(nodes) + "\n"
     )
-
-
-def _node(kind: Kind, limit: str, longest: str) -> str:
-    """Return a kind of nodes, with the time limit of its partition if it is not the site's longest."""
-    gpu_type = f"gpu_type: {format_scalar(kind.gpu_type)}, " if kind.gpu_type else ""
-    name, mem = format_scalar(kind.partition), units.short_size(kind.mem)
-    time = f", max_time: {format_scalar(limit)}" if limit != longest else ""
-    return f"{{partition: {name}, {gpu_type}gpus: {kind.gpus}, cpus: {kind.cpus}, mem: {mem}{time}}}"
 
 
 def write_host(name: str, ssh: str, words: Sequence[str]) -> int:

@@ -3,8 +3,6 @@
 Figures are drawn with matplotlib, which is optional, for a paper or a talk.
 """
 
-import csv
-import io
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,14 +16,12 @@ from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import dumps
 from train_anywhere.files.root import shell_folder
 from train_anywhere.files.terminal.fit import terminal_width
-from train_anywhere.files.terminal.table import Column, format_table
+from train_anywhere.files.terminal.table import Column, format_csv, format_table
 from train_anywhere.monitor.report.figures import LARGEST
 from train_anywhere.runs.facts import Series, curves, read_overrides
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status.best import measure
 from train_anywhere.slurm.status.find_runs import RunEntry
-
-Keys = dict[str, str]
 
 
 class Average(NamedTuple):
@@ -43,7 +39,7 @@ def average(values: Iterable[float]) -> Average:
     return Average(statistics.fmean(known) if known else math.nan, spread, len(known))
 
 
-def differing_keys(found: Sequence[RunEntry], over: str | None = None) -> list[Keys]:
+def differing_keys(found: Sequence[RunEntry], over: str | None = None) -> list[dict[str, str]]:
     """Return for each run the typed values of the keys that differ between the runs, without `over`.
 
     Raises SubmitError: none of the runs sets `over`.
@@ -75,8 +71,7 @@ def summarize(
         [*group, f"{y.mean:.6g}", f"{y.spread:.2g}" if y.runs > 1 else "-", str(y.runs)] for group, y in rows
     ]
     if form == "csv":
-        csv.writer(text := io.StringIO(), lineterminator="\n").writerows([titles, *cells])
-        return text.getvalue().rstrip("\n")
+        return format_csv([titles, *cells]).rstrip("\n")
     columns = [Column(title, itemgetter(at - 3)) for at, title in enumerate(titles[-3:])]
     short = [key.rpartition(".")[2] for key in titles[:-3]]
     words: Column[list[str]] = Column(
@@ -99,9 +94,9 @@ def plot(found: Sequence[RunEntry], metric: str, out: str, over: str | None = No
     Raises SubmitError: no run has the metric, the format is unknown, matplotlib is missing, or the file exists.
     """
     path = shell_folder() / out
+    values = path.suffix.lower() == ".csv"
     if path.suffix.lower() not in FORMATS:
         raise SubmitError(f"--out {out}: its format is not known; use one of {', '.join(FORMATS)}.")
-    values = path.suffix.lower() == ".csv"
     if not values and not find_spec("matplotlib"):
         raise SubmitError(
             "matplotlib is not installed: pip install matplotlib, or write the values: --out values.csv"
@@ -130,8 +125,7 @@ def plot(found: Sequence[RunEntry], metric: str, out: str, over: str | None = No
             for group, points in lines.items()
             for step, point in points.items()
         ]
-        with path.open("w", newline="") as file:
-            csv.writer(file).writerows([titles, *rows])
+        path.write_text(format_csv([titles, *rows]))
     else:
         pairs = {group: zip(keys[0], group, strict=False) for group in lines}
         labels = {g: " ".join(f"{key}={value}" for key, value in pairs[g] if value) for g in lines}
@@ -148,13 +142,13 @@ def draw(lines: Mapping[str, Points], metric: str, path: Path) -> None:
     import matplotlib  # optional
 
     matplotlib.use("agg")
-    settings: dict[str, Any] = {
+    text: dict[str, Any] = {
         "pdf.fonttype": 42,
         "svg.fonttype": "none",
         "font.size": 8,
         "text.parse_math": False,
     }
-    with matplotlib.rc_context(settings):
+    with matplotlib.rc_context(text):
         from matplotlib import pyplot
 
         figure, axes = pyplot.subplots(figsize=SIZE, layout="constrained")

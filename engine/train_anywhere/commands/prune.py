@@ -4,6 +4,7 @@ import glob
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 
 from train_anywhere.errors import CheckpointError, SchedulerError, SubmitError
@@ -16,9 +17,6 @@ from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.scheduler.client import QUEUE
 from train_anywhere.slurm.status.find_runs import RunEntry, find_all, query_scheduler, recorded_state
 from train_anywhere.slurm.status.gather import Report
-
-KEPT = ("config.yaml", "study.json")
-"""Files of a run and of a search; an empty sweep folder has neither."""
 
 
 def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> int:
@@ -34,12 +32,9 @@ def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> int:
     chosen = [(run.folder, report.state) for run, report in pairs if not reasons[run.folder.path]]
     if not chosen:
         raise SubmitError("none of these runs can be deleted.")
-    columns = [
-        Column[tuple[RunDir, str]]("run folder", lambda row: display_path(row[0].path)),
-        Column[tuple[RunDir, str]]("state", lambda row: row[1]),
-        Column[tuple[RunDir, str]]("size", lambda row: f"{size_of(row[0].path) / 2**20:,.1f} MiB"),
-    ]
-    print(format_table(columns, chosen))
+    rows = [(display_path(run.path), state, f"{size_of(run.path) / 2**20:,.1f} MiB") for run, state in chosen]
+    columns = [Column(title, itemgetter(at)) for at, title in enumerate(("run folder", "state", "size"))]
+    print(format_table(columns, rows))
     count = f"{len(chosen)} run folder{'s'[: len(chosen) > 1]}"
     if not yes:
         if not sys.stdin.isatty():
@@ -50,9 +45,10 @@ def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> int:
             return 0
     deleted = [folder for folder, _ in chosen if delete(folder)]
     for sweep in {sweep_folder(folder) for folder in deleted}:
-        members = any(sweep.parent.glob(f"{glob.escape(sweep.name)}-*"))
+        members = sweep.parent.glob(f"{glob.escape(sweep.name)}-*")
         # a run, or a search with its results, is kept
-        if sweep.is_dir() and not members and not any((sweep / name).exists() for name in KEPT):
+        kept = [*members, *filter(Path.exists, (sweep / "config.yaml", sweep / "study.json"))]
+        if sweep.is_dir() and not kept:
             delete(RunDir(sweep))
     for results in {folder.path.parent.parent for folder in deleted}:
         latest = results / "latest"

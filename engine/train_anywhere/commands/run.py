@@ -64,8 +64,7 @@ FIXED = ("strategy=ddp",)
 def split_words(words: Sequence[str]) -> tuple[list[str], bool]:
     """Return the overrides, and whether they are a sweep. Raises ConfigError for other flags."""
     line = split_flags(words)
-    sweep = {"-m", "--multirun"}
-    if other := [flag for flag in line.flags if flag not in sweep]:
+    if other := [flag for flag in line.flags if flag not in ("-m", "--multirun")]:
         raise ConfigError(
             f"{other[0]} is not a flag of src/run.py; arguments of the program come after --, such as: "
             "python src/run.py cluster=slurm -- script.py --epochs 3."
@@ -136,15 +135,12 @@ def command_problems(command: Sequence[str]) -> list[str]:
 def unused_key_problems(words: Sequence[str]) -> list[str]:
     """Return a message if there are keys that a training has and a program has not."""
     known = {"experiment", *(key.partition(".")[0] for key in flatten(compose([])))}
-    keys = [word.lstrip("+~").partition("=")[0] for word in words]
-    tops = {key: key.partition(".")[0] for key in keys}
-    unused = [k for k, top in tops.items() if top in known and k not in KEYS and top not in SECTIONS]
-    if not unused:
-        return []
-    return [
-        f"{listed(unused)}: a key of a training means nothing for a program; pass the program's own arguments after --, or leave it "
-        f"out. Keys of a program: {listed((*SECTIONS, *KEYS))}."
+    keys = dict.fromkeys(word.lstrip("+~").partition("=")[0] for word in words)
+    unused = [
+        k for k in keys if k not in KEYS and (top := k.partition(".")[0]) in known and top not in SECTIONS
     ]
+    about = "a key of a training means nothing for a program; pass the program's own arguments after --, or leave it out."
+    return [f"{listed(unused)}: {about} Keys of a program: {listed((*SECTIONS, *KEYS))}."] if unused else []
 
 
 def prepare_words(words: Sequence[str], program: Sequence[str]) -> list[str]:
@@ -158,10 +154,6 @@ def prepare_words(words: Sequence[str], program: Sequence[str]) -> list[str]:
         stem = re.sub(r"[^A-Za-z0-9._=+-]", "-", word).lstrip("._=+-")[:100]
         words = [f"name={stem if stem and stem.lower() != 'latest' else 'program'}", *words]
     return [f"++{word}" if word.startswith("args.") else word for word in map(quote_value, words)]
-
-
-FOLDER = "program.folder="
-SEARCH = "hydra/sweeper=optuna"
 
 
 def main() -> int:
@@ -184,17 +176,15 @@ def main() -> int:
     if resumed and not is_program(open_run(resumed)):
         problems.append(f"{resumed} is a training: python src/train.py resume={shlex.quote(str(resumed))}")
     program: dict[str, Any] = {}
-    folders = [word.removeprefix(FOLDER).strip("'\"") for word in [*saved, *typed] if word.startswith(FOLDER)]
+    folders = [w.partition("=")[2].strip("'\"") for w in [*saved, *typed] if w.startswith("program.folder=")]
     try:
         program = find_program(named, folders[-1] if folders else None) if named or not resumed else {}
     except ConfigError as error:
         problems += error.problems
     if problems:
         raise ConfigError(*problems)
-    words = prepare_words(
-        [*saved, *(resolve_current(typed) if "cluster=current" in typed else typed)],
-        program.get("command", ()),
-    )
+    typed = resolve_current(typed) if "cluster=current" in typed else typed
+    words = prepare_words([*saved, *typed], program.get("command", ()))
     if sweep:
         return _sweep(words, search, program)
     tree = _compose(words, program)
@@ -223,25 +213,23 @@ def _sweep(words: Sequence[str], search: Sequence[str], program: Mapping[str, An
     several = any(o.is_sweep_override() for o in clusters)  # `start` refuses it
     one = [] if several else [str(o.input_line) for o in clusters]
     submits = several or compose(one)["cluster"].get("scheduler") != "none"
-    if SEARCH in search:
+    if "hydra/sweeper=optuna" in search:
         refuse_without_optuna()
         from train_anywhere.search.loop import search as run_search  # a sweep does not need Optuna
 
-        given = parser.parse_overrides([word for word in search if word != SEARCH])
+        given = parser.parse_overrides([word for word in search if word != "hydra/sweeper=optuna"])
         options = SEARCH_OPTIONS | {o.key_or_group.removeprefix("hydra.sweeper."): o.value() for o in given}
         added = parser.parse_overrides([f"{key}={value}" for key, value in options.pop("params").items()])
         run_search([*added, *overrides], options, lambda member: _compose(member, program), CHECKS, submits)
         return 0
     members = list_members(overrides)
     trees = [_compose(member, program) for member in members]
-    if submits:
-        results = start(trees, members, *CHECKS[:2])
-        if failed := [one for one in results if isinstance(one, Exception)]:
-            raise failed[0]
-    else:
+    if not submits:
         from train_anywhere.launch.local_run import run_all  # a submission does not need it
 
         print_sweep(run_all(trees, members, CHECKS))
+    elif failed := [one for one in start(trees, members, *CHECKS[:2]) if isinstance(one, Exception)]:
+        raise failed[0]
     return 0
 
 

@@ -26,9 +26,6 @@ from train_anywhere.slurm.script.render import apptainer_command, pyxis_options
 from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.status.find_runs import RunEntry
 
-STARTED_STATES = ("running", "starting")
-"""States of a run whose ranks exist or are being started."""
-
 
 @contextmanager
 def explain_unreachable_scheduler(consequence: str) -> Iterator[None]:
@@ -49,16 +46,10 @@ def find_job(run: RunEntry, what: str) -> str:
         [run], known = find_runs.query_scheduler([run])
     running = [i for i, state in known.active(run.job_ids).items() if state == "RUNNING"]
     state, job = find_runs.read_state(run, known)[0], (running or [""])[-1]
-    if state not in STARTED_STATES:
+    if state not in ("running", "starting"):
         where = "it ran on this machine and" if run.scheduler is None else "it"
         raise SubmitError(f"{where} is {state}; only a run that is running can {what}.")
     return job
-
-
-def refuse_program(run: RunEntry, advice: str) -> None:
-    """Raise SubmitError if the run is a program, which has no training loop that could be asked for something."""
-    if is_program(run.folder):
-        raise SubmitError(f"it is a program, {advice}.")
 
 
 def cancel(run: RunEntry) -> str:
@@ -74,7 +65,7 @@ def cancel(run: RunEntry) -> str:
     ending, info = queue.cancel(run.scheduler or "", living) if living else {}, run.folder.read_info()
     # the job that members share is cancelled with the first of them
     if info.get("state") == "queued" and (living or info.get("pack")):
-        run.folder.update_or_defer(state="cancelled")
+        run.folder.update_or_defer(info, state="cancelled")
     if not living:
         return f"{run.folder.id} has no queued or running job."
     return f"{run.folder.id}: cancelled job {listed(living)}{', which is ending' if ending else ''}."
@@ -128,13 +119,10 @@ def _container(flat: Mapping[str, Any], folder: str) -> tuple[list[str], list[st
     kind, image, data = (str(flat.get(key)) for key in ("container.name", "container.image", "paths.data"))
     mounts = [str(flat.get("paths.results")), *([data] if os.path.isdir(data) else [])]
     mounts += map(str, flat.get("container.mounts") or [])
-    if kind == "pyxis":
-        return shlex.split(pyxis_options(image, mounts, folder)), []
-    if kind == "apptainer":
-        return [], shlex.split(
-            apptainer_command(image, mounts, folder, flat.get("trainer.accelerator") != "cpu")
-        )
-    return [], []
+    options = pyxis_options(image, mounts, folder) if kind == "pyxis" else ""
+    gpus = flat.get("trainer.accelerator") != "cpu"
+    inside = apptainer_command(image, mounts, folder, gpus) if kind == "apptainer" else ""
+    return shlex.split(options), shlex.split(inside)
 
 
 def _find_node(hosts: list[str], node: str | None) -> str:
@@ -153,9 +141,6 @@ def _find_node(hosts: list[str], node: str | None) -> str:
 
 
 T = TypeVar("T")
-
-POLL_S, CHECK_EVERY_S = 0.3, 15.0
-"""Seconds between two looks for the answer, and between two checks whether the run still trains, which ask the scheduler."""
 
 ANSWER_S = 45.0
 """Seconds for the monitors of all nodes to answer: they look for requests every few seconds, and py-spy takes up to 10."""
@@ -182,14 +167,14 @@ def ask(
         raise SubmitError(
             f"{file} can't be written ({why}), so the run can't be asked; its owner can do it."
         ) from None
-    end = checked = time.monotonic()
-    end += timeout
+    checked = time.monotonic()
+    end = checked + timeout
     try:
         while time.monotonic() < end:
-            time.sleep(POLL_S)
+            time.sleep(0.3)
             if (found := answer()) is not None:
                 return found
-            if time.monotonic() - checked >= CHECK_EVERY_S:
+            if time.monotonic() - checked >= 15:  # does it still train? that asks the scheduler
                 checked = time.monotonic()
                 find_job(run, what)
     finally:
@@ -203,7 +188,8 @@ def save(run: RunEntry, stop: bool, timeout: float) -> None:
     Raises SubmitError: the run does not train or is a program, or no checkpoint is complete after `timeout` seconds. Raises SchedulerError.
     """
     what = "save a checkpoint"
-    refuse_program(run, "which saves by itself; `jobs.py cancel` asks it to stop")
+    if is_program(run.folder):
+        raise SubmitError("it is a program, which saves by itself; `jobs.py cancel` asks it to stop.")
     find_job(run, what)
     print(one_line(f"{run.folder.id}: waiting for its next checkpoint ..."), file=sys.stderr, flush=True)
     saved, store = run.folder.monitor / live.SAVED, CheckpointStore(run.folder.checkpoints, "min", 1)
@@ -238,9 +224,12 @@ def profile(run: RunEntry, steps: int, ranks: str, timeout: float) -> None:
     Raises SubmitError: the run does not train or is a program, has not these ranks, or has no profile after `timeout` seconds. Raises
     SchedulerError.
     """
-    refuse_program(run, "whose steps are its own; start the profiler of its framework in it")
+    if is_program(run.folder):
+        raise SubmitError(
+            "it is a program, whose steps are its own; start the profiler of its framework in it."
+        )
     find_job(run, "be profiled")
-    wanted = parse_ranks(ranks, count_ranks(run))
+    wanted = parse_ranks(ranks, run.folder.read_info().get("world_size") or 1)
     number = 1 + secrets.randbelow(live.MAX_NUMBER - 1)
     which = f"rank{'s' if len(wanted) > 1 else ''} {listed(wanted)}"
     print(one_line(f"{run.folder.id}: waiting for {steps} steps of {which} ..."), file=sys.stderr, flush=True)
@@ -262,11 +251,6 @@ def profile(run: RunEntry, steps: int, ranks: str, timeout: float) -> None:
     print(one_line(display_path(run.folder.path / "profile")))
 
 
-def count_ranks(run: RunEntry) -> int:
-    """Return the number of ranks of a run."""
-    return max(1, run.folder.read_info().get("world_size") or 1)
-
-
 def parse_ranks(text: str, size: int) -> list[int]:
     """Return the numbers in a list such as 0,3 or 0-3. Raises SubmitError if the run has no such rank."""
     parts = [re.fullmatch("([0-9]{1,6})(?:-([0-9]{1,6}))?", part.strip()) for part in text.split(",")]
@@ -283,7 +267,7 @@ def parse_ranks(text: str, size: int) -> list[int]:
 def debug(run: RunEntry, rank: int | None) -> None:
     """Print the stacks of all ranks, or of one. Raises SubmitError, SchedulerError."""
     find_job(run, what := "print its stacks")
-    size = count_ranks(run)
+    size = run.folder.read_info().get("world_size") or 1
     if rank is not None and rank >= size:
         raise SubmitError(f"it has no rank {rank}: its ranks are 0-{size - 1}.")
     hang_minutes: object = ""

@@ -11,8 +11,6 @@ Exit codes: 0 done, 1 a run failed, 2 refused (nothing was written).
 """
 
 import argparse
-import csv
-import io
 import itertools
 import math
 import os
@@ -40,7 +38,7 @@ from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.root import resolve_as_typed
 from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.files.terminal.table import Column, format_table
+from train_anywhere.files.terminal.table import Column, format_csv, format_table
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, new_run_id
 from train_anywhere.runs.summary import command_path, display_path, train_command
@@ -53,13 +51,8 @@ from train_anywhere.training.preflight import CHECKS
 COUNT = "0*[1-9][0-9]{0,6}"
 """Matches a number of nodes or devices."""
 
-AXES = {
-    "nodes": "trainer.nodes",
-    "devices": "trainer.devices",
-    "framework": "framework",
-    "strategy": "strategy",
-    "launch": "launch",
-}
+AXES = {"nodes": "trainer.nodes", "devices": "trainer.devices"}
+AXES |= {name: name for name in ("framework", "strategy", "launch")}
 """Arguments that can have several values, and their keys in the configuration."""
 
 REFUSED = {
@@ -70,15 +63,12 @@ REFUSED = {
 }
 """Keys that can't be set for a table, with the reason."""
 
-TRAINING = ("step", "validation", "checkpoint")
-"""Sections of a run that count as training; its start and its test do not."""
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return the exit code; a refusal is one message."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=FittedHelp)
-    words = "an existing table, or the values to compare"
-    parser.add_argument("words", nargs="+", metavar="FOLDER | key=value", help=words)
+    shown = "an existing table, or the values to compare"
+    parser.add_argument("words", nargs="+", metavar="FOLDER | key=value", help=shown)
     parser.add_argument("--weak", action="store_true", help="the global batch grows with the devices")
     parsed = parser.parse_intermixed_args(arguments)
     first, *others = parsed.words
@@ -97,9 +87,9 @@ def compare(words: Sequence[str], weak: bool) -> int:
     batch = base["data"]["batch_size"] if weak else None
     cells = {name: [*others, *own] for name, own in make_cells(axes, base, batch)}
     config = check_cells(cells, here)
-    typed = [[w for w in cell if w.partition("=")[0] not in ("wait", "dry_run")] for cell in cells.values()]
+    typed = [[w for w in cell if not w.startswith(("wait=", "dry_run="))] for cell in cells.values()]
     if config.dry_run:
-        print("".join(f"{train_command()} {shlex.join(cell)}\n" for cell in typed), end="")
+        print(*(f"{train_command()} {shlex.join(cell)}" for cell in typed), sep="\n")
         return 0
     folder = Path(config.paths.results) / "scaling" / new_run_id()
     try:
@@ -108,19 +98,18 @@ def compare(words: Sequence[str], weak: bool) -> int:
         raise SubmitError(f"{folder} can't be made ({error.strerror}); use paths.results=FOLDER.") from error
     print(f"Table: {display_path(folder)}", flush=True)
     train = [sys.executable, "-u", str(ROOT / "src" / "train.py")]
-    results, failed = f"paths.results={escape_dollars(str(folder))}", False
+    results, codes = f"paths.results={escape_dollars(str(folder))}", list[int]()
     try:
         for number, (name, cell) in enumerate(zip(cells, typed, strict=True), 1):
             print(f"[{number}/{len(cells)}] {name}", flush=True)
-            code = subprocess.run([*train, *cell, results]).returncode
-            if code and not here:
-                return code
-            failed |= bool(code)
+            codes.append(subprocess.run([*train, *cell, results]).returncode)
+            if codes[-1] and not here:
+                return codes[-1]
     finally:  # also after Ctrl-C
         if here and newest_runs(folder):
             show(folder)
     if here:
-        return int(failed)
+        return int(any(codes))
     if config.wait:
         runs = newest_runs(folder)
         wait_for_jobs(str(runs[0].scheduler), [job for run in runs for job in run.job_ids])
@@ -172,22 +161,21 @@ def make_cells(
     """
     trainer = base["trainer"]
     devices = "1" if trainer["devices"] == "auto" else str(trainer["devices"])
-    own = {"nodes": str(trainer["nodes"]), "devices": devices, "strategy": base["strategy"]["name"]}
-    values = [axes.get(axis) or [own.get(axis) or base[axis]] for axis in AXES]
+    own = (str(trainer["nodes"]), devices, base["framework"], base["strategy"]["name"], base["launch"])
+    values = [axes.get(axis) or [value] for axis, value in zip(AXES, own, strict=True)]
     for nodes, each, framework, strategy, launch in itertools.product(*values):
         having = [name for name, known in SUPPORTED.items() if strategy in known]
         if "framework" not in axes and having and framework not in having:
             framework = having[0]
         support, total = SUPPORTED.get(framework, {}).get(strategy), int(nodes) * int(each)
-        if total == 1:
-            strategy, launch = "single", "auto"
-        elif support and not support.ranks:
+        strategy = "single" if total == 1 else strategy
+        if total == 1 or (support and not support.ranks):
             launch = "auto"
-        method = [framework, strategy, *([launch] if launch != "auto" else [])]
-        name = "-".join([f"{nodes}x{each}", *method])
-        words = zip(AXES.values(), (nodes, each, framework, strategy, launch), strict=True)
+        chosen = (nodes, each, framework, strategy, launch)
+        name = "-".join([f"{nodes}x{each}", *chosen[2 : 4 if launch == "auto" else 5]])
         grown = [f"data.batch_size={batch * total}"] if batch else []
-        yield name, [*(f"{key}={value}" for key, value in words), *grown, f"name={name}"]
+        words = [f"{key}={value}" for key, value in zip(AXES.values(), chosen, strict=True)]
+        yield name, [*words, *grown, f"name={name}"]
 
 
 def check_cells(cells: dict[str, list[str]], here: bool) -> Config:
@@ -211,7 +199,8 @@ def check_cells(cells: dict[str, list[str]], here: bool) -> Config:
     merged = merge_problems([*wrong.items()], len(cells))
     if wrong and len(configs) < 2:
         raise ConfigError(*merged)
-    print("".join(f"left out: {problem}\n" for problem in merged), end="", flush=True)
+    for problem in merged:
+        print(f"left out: {problem}", flush=True)
     for name in wrong:
         del cells[name]
     return configs[0]
@@ -236,12 +225,10 @@ def show(folder: Path) -> int:
     print(format_rows(rows))
     for sentence in gathered.trouble:
         print(one_line(sentence), file=sys.stderr)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     values = ([row.get(key) for key in FORMS] for row in rows)
-    writer.writerows([FORMS, *([f"{v:.6g}" if isinstance(v, float) else v for v in row] for row in values)])
+    cells = ([f"{v:.6g}" if isinstance(v, float) else v for v in row] for row in values)
     try:
-        write_atomic(folder / "scaling.csv", text.getvalue())
+        write_atomic(folder / "scaling.csv", format_csv([FORMS, *cells]))
         print(display_path(folder / "scaling.csv"), flush=True)
     except OSError as error:  # the runs decide the exit code
         print(f"scaling.csv was not written: {error}", file=sys.stderr)
@@ -260,33 +247,26 @@ def make_row(report: Report) -> dict[str, Any]:
     if row["state"] == "completed":
         attempts = RunDir(report.path).read_info().get(ATTEMPTS, [])
         known = [a["seconds"] for a in attempts if isinstance(a.get("seconds"), dict)]
-        row["seconds"] = sum(float(s.get(name, 0.0)) for s in known for name in TRAINING) if known else None
+        trained = ("step", "validation", "checkpoint")  # neither the start of a run nor its test
+        row["seconds"] = sum(float(s.get(name, 0.0)) for s in known for name in trained) if known else None
         row |= {"rate": report.progress.rate, "unit": report.progress.unit}
-        waits = report.progress.efficiency
-        row["waiting"] = None if waits is None else 1 - waits
+        if (efficiency := report.progress.efficiency) is not None:
+            row["waiting"] = 1 - efficiency
     return row
 
 
-def add_speedups(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def add_speedups(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add the rate divided by that of the fewest devices of the same framework, and that divided by the factor of the devices."""
     first: dict[str, dict[str, Any]] = {}
     for row in sorted((row for row in rows if row.get("rate")), key=lambda row: int(row["total"])):
         fewest = first.setdefault(row["framework"], row)
         row["speedup"] = row["rate"] / fewest["rate"]
         row["efficiency"] = row["speedup"] * fewest["total"] / row["total"]
-    return [*rows]
+    return rows
 
 
-FORMS = {
-    **dict.fromkeys(("nodes", "devices", "framework", "strategy", "launch"), ""),
-    "seconds": ".1f",
-    "rate": ".4g",
-    "unit": "",
-    "speedup": ".2f",
-    "efficiency": ".2f",
-    "waiting": ".2f",
-    "state": "",
-}
+FORMS = dict.fromkeys(AXES, "") | {"seconds": ".1f", "rate": ".4g", "unit": ""}
+FORMS |= dict.fromkeys(("speedup", "efficiency", "waiting"), ".2f") | {"state": ""}
 """Columns of the table and of scaling.csv, with the form of their values."""
 
 

@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from train_anywhere.commands.elsewhere import here_or_there
 from train_anywhere.config.command.compose import CONFIGS
 from train_anywhere.config.load import to_plain_tree
-from train_anywhere.launch.command import (
-    add_help_comments,
-    build_hydra_arguments,
-    parse_run_argument,
-    run_command,
-)
+from train_anywhere.launch import command
 from train_anywhere.launch.exits import leave
 from train_anywhere.training.preflight import CHECKS
 
@@ -30,7 +25,7 @@ def main() -> int:
     if sys.argv[1:2] == ["--run"]:
         from train_anywhere.launch.rank import run_rank  # a submission does not need it
 
-        return run_rank(parse_run_argument(sys.argv[2:]))
+        return run_rank(command.parse_run_argument(sys.argv[2:]))
     if sys.argv[1:2] == ["--member"]:  # of a sweep of this machine
         from train_anywhere.launch.processes import run_member
 
@@ -38,8 +33,8 @@ def main() -> int:
     import hydra  # a rank does not need it
 
     typed = sys.argv[1:]
-    sys.argv[1:] = build_hydra_arguments(typed)
-    with add_help_comments(typed):
+    sys.argv[1:] = command.build_hydra_arguments(typed)
+    with command.add_help_comments(typed):
         hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")(train)()
     return 0
 
@@ -48,9 +43,9 @@ def train(config: "DictConfig") -> None:
     """Train on this machine. With `cluster=` or `-m`, Hydra calls a launcher in hydra_plugins instead."""
     from train_anywhere.launch.local_run import start  # a submission does not need it
 
-    sys.exit(run_command(lambda: start(to_plain_tree(config), sys.argv[1:], CHECKS)))
+    sys.exit(command.run_command(lambda: start(to_plain_tree(config), sys.argv[1:], CHECKS)))
 
 
 def run() -> NoReturn:
     """Run the command and exit with its code; print one message if it is refused."""
-    leave(lambda: here_or_there("src/train.py", lambda: run_command(main)))
+    leave(lambda: here_or_there("src/train.py", lambda: command.run_command(main)))

@@ -22,9 +22,7 @@ LARGEST = 16 << 20
 
 
 def write_atomic(path: Path, content: str | bytes, flush: bool = True) -> None:
-    """Replace a file in one step, so that a reader sees the old or the new content.
-
-    That is so even after a power cut.
+    """Replace a file in one step, so that a reader sees the old or the new content, even after a power cut.
 
     The new file has the permissions of the old one. Without `flush`, a power cut may leave an empty file.
 
@@ -57,9 +55,7 @@ def write_atomic(path: Path, content: str | bytes, flush: bool = True) -> None:
 
 
 def read_text(path: Path, largest: float = LARGEST) -> str:
-    """Return the content of an ordinary file of at most `largest` bytes.
-
-    Reading a pipe would block.
+    """Return the content of an ordinary file of at most `largest` bytes: reading a pipe would block.
 
     The checks use the open file: calls by name are slow on a shared disk, and ranks read often.
 
@@ -94,9 +90,7 @@ def try_read(path: Path, largest: float = LARGEST) -> str:
 def open_descriptor(path: Path, flags: int) -> tuple[int, os.stat_result]:
     """Open an ordinary file, and return its descriptor and status.
 
-    Raises:
-        FileExistsError: the path is a link, a folder, a pipe, a socket or a device.
-        OSError: the disk failed.
+    Raises FileExistsError: the path is a link, a folder, a pipe, a socket or a device. Raises OSError: the disk failed.
     """
     try:
         number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
@@ -135,9 +129,7 @@ def replace(temporary: Path, path: Path) -> None:
 def claim(path: Path) -> Path:
     """Rename a file to this process's temporary name: only one process gets it. Raises OSError."""
     permissions(path)
-    claimed = temporary_name(path)
-    path.rename(claimed)
-    return claimed
+    return path.rename(temporary_name(path))
 
 
 def move(path: Path, name: Path) -> None:
@@ -149,9 +141,7 @@ def move(path: Path, name: Path) -> None:
 
 def set_aside(path: Path, word: str) -> Path:
     """Rename a file or folder to the first free name of NAME.<word>-1, -2, and return it."""
-    aside = _free_name(path, f".{word}-")
-    path.rename(aside)
-    return aside
+    return path.rename(_free_name(path, f".{word}-"))
 
 
 def link_atomic(link: Path, target: str) -> bool:
@@ -189,21 +179,14 @@ def _free_name(path: Path, ending: str) -> Path:
     return next(name for name in names if not os.path.lexists(name))
 
 
-_FLAGS = {
-    "rb": os.O_RDONLY,
-    "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT,
-    "wb": os.O_WRONLY | os.O_CREAT,
-}
+_FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "wb": os.O_WRONLY | os.O_CREAT}
 
 
 def open_file(path: Path, mode: Literal["rb", "ab", "wb"]) -> FileIO:
     """Open an ordinary file, unbuffered.
 
-    A file with a second name (a hard link) is replaced by a copy before it is written, so the other name keeps its content.
-
-    Raises:
-        FileExistsError: the path is a link, a folder, a pipe, a socket or a device; nothing has changed then.
-        OSError: the disk failed.
+    A file with a second name (a hard link) is replaced by a copy before it is written, so the other name keeps its content. Raises like
+    `open_descriptor`; nothing has changed then.
     """
     number, status = open_descriptor(path, _FLAGS[mode])
     try:
@@ -229,10 +212,6 @@ def make_folder(folder: Path) -> None:
             raise not_ordinary_error(folder, mode, "folder") from None
 
 
-MAX_DIGITS = 20
-"""Characters of a 64-bit integer, with its sign."""
-
-
 def dumps(data: Any) -> str:
     """Return `data` as indented JSON that ends with a newline."""
     return json.dumps(finite(data), indent=2, allow_nan=False) + "\n"
@@ -242,8 +221,8 @@ def loads(text: str) -> Any:
     """Parse the output of `dumps`. Raises ValueError, also for nan, inf and larger integers."""
 
     def read_integer(digits: str) -> int:
-        if len(digits) > MAX_DIGITS:
-            raise ValueError(f"{digits[:MAX_DIGITS]}... is too large")
+        if len(digits) > 20:  # the characters of a 64-bit integer, with its sign
+            raise ValueError(f"{digits[:20]}... is too large")
         return int(digits)
 
     def read_number(digits: str) -> float:
@@ -268,7 +247,7 @@ def finite(data: Any) -> Any:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file. Empty if it can't be read."""
+    content = None
     with suppress(ValueError):
         content = loads(try_read(path))
-        return content if isinstance(content, dict) else {}
-    return {}
+    return content if isinstance(content, dict) else {}

@@ -18,32 +18,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from train_anywhere.errors import CheckpointError, iterate_causes
+from train_anywhere.files import removal
 from train_anywhere.files.atomic import link_atomic, make_folder, replace
-from train_anywhere.files.removal import (
-    MARKER,
-    OwnedFolder,
-    check_owned,
-    is_temporary,
-    print_once,
-    remove,
-    remove_file,
-    remove_link,
-    temporary_name,
-)
 from train_anywhere.files.terminal.printable import printable
 
-SETTLED_S = 2.0
-"""A file is complete if nothing has been written to it for so long."""
-
-EVERY_S = 600.0
-"""Seconds between two copies, if `checkpoint.every_n_seconds` is null."""
+SETTLED_S, EVERY_S = 2.0, 600.0
+"""A file is complete if nothing has been written to it for so long; seconds between two copies, if `checkpoint.every_n_seconds` is null."""
 
 
 class Copier:
-    """Copies new files of one folder to another in a background thread.
-
-    Args:
-        every_seconds: time between two copies.
+    """Copies new files of one folder to another in a background thread, every `every_seconds`.
 
     Attributes:
         open: files that the program was writing when it was asked to stop; None if that is not known.
@@ -65,17 +49,14 @@ class Copier:
         """Return the files that a process and its children are writing, or None if unknown."""
         import psutil  # reading a checkpoint needs none
 
-        found: set[Path] = set()
-        try:
-            program = psutil.Process(pid)
-            if not program.num_fds():  # it has ended
-                return None
-            for process in [program, *program.children(recursive=True)]:
-                with suppress(psutil.Error):
-                    found |= {Path(file.path) for file in process.open_files() if file.mode != "r"}
-        except psutil.Error:
-            return None
-        return {path for path in found if path.is_relative_to(self.source)}
+        with suppress(psutil.Error):
+            program, found = psutil.Process(pid), list[Path]()
+            if program.num_fds():  # else it has ended
+                for process in [program, *program.children(recursive=True)]:
+                    with suppress(psutil.Error):
+                        found += [Path(file.path) for file in process.open_files() if file.mode != "r"]
+                return {path for path in found if path.is_relative_to(self.source)}
+        return None
 
     def finish(self, killed: bool) -> list[str]:
         """Copy for the last time. Return the files of which an older copy stays.
@@ -99,10 +80,8 @@ class Copier:
 
     def describe_failed(self) -> str:
         """Return a message about the files in `failed`."""
-        return (
-            f"{len(self.failed)} files of {self.source} on {socket.gethostname()} can't be copied to {self.target}, "
-            "and stay there"
-        )
+        where = f"{self.source} on {socket.gethostname()}"
+        return f"{len(self.failed)} files of {where} can't be copied to {self.target}, and stay there"
 
     def _copy(self, leaves_out: Callable[[Path, os.stat_result], bool]) -> list[str]:
         left: list[str] = []
@@ -119,11 +98,10 @@ class Copier:
                 if not complete:
                     left.append(str(name))
             except OSError as error:
-                if not os.path.lexists(path):  # the program has just removed it
-                    continue
-                self.failed.append(str(name))
-                why = error.strerror or error
-                print_once(printable(f"{path} can't be copied to {self.target} ({why})."))
+                if os.path.lexists(path):  # else the program has just removed it
+                    self.failed.append(str(name))
+                    why = error.strerror or error
+                    removal.print_once(printable(f"{path} can't be copied to {self.target} ({why})."))
         return left
 
     def _copy_link(self, name: Path, missing: Sequence[str]) -> bool:
@@ -149,10 +127,10 @@ class Copier:
             self.copy()
 
 
-def copy_leftovers(place: OwnedFolder, target: Path) -> str:
+def copy_leftovers(place: removal.OwnedFolder, target: Path) -> str:
     """Copy what a killed rank left, and remove its folder. Return why it stays, or ""."""
     try:
-        check_owned(place, private=True)
+        removal.check_owned(place, private=True)
     except OSError as error:
         return f"{place.path} can't be used ({error.strerror or error})"
     copier = Copier(place.path, target, 0)
@@ -163,7 +141,7 @@ def copy_leftovers(place: OwnedFolder, target: Path) -> str:
         return copier.describe_failed()
     if left:
         return f"{len(left)} files of {copier.source} are still being written"
-    remove(place)
+    removal.remove(place)
     return ""
 
 
@@ -171,13 +149,15 @@ def _entries(source: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield the files, links and empty folders of a program below a folder."""
     for top, folders, names in os.walk(source):
         empty = [] if folders or names or top == str(source) else [Path(top)]
-        for path in [Path(top, name) for name in (*names, *folders) if not is_temporary(name)] + empty:
+        for path in [
+            Path(top, name) for name in (*names, *folders) if not removal.is_temporary(name)
+        ] + empty:
             try:
                 status = path.lstat()
             except OSError:  # the program has just removed it
                 continue
             kind = stat.S_IFMT(status.st_mode)
-            if (kind in (stat.S_IFREG, stat.S_IFLNK) and path != source / MARKER) or path in empty:
+            if (kind in (stat.S_IFREG, stat.S_IFLNK) and path != source / removal.MARKER) or path in empty:
                 yield path, status
 
 
@@ -197,17 +177,17 @@ def _copy_entry(path: Path, before: os.stat_result, target: Path, name: Path) ->
     if stat.S_ISDIR(before.st_mode):
         make_folder(copy)
         return True
-    temporary = temporary_name(copy)
+    temporary = removal.temporary_name(copy)
     try:
         shutil.copy2(path, temporary, follow_symlinks=False)
         after = path.lstat()
-        if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-            return False
-        remove_link(copy)
-        replace(temporary, copy)
-        return True
+        unchanged = (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+        if unchanged:
+            removal.remove_link(copy)
+            replace(temporary, copy)
+        return unchanged
     finally:
-        remove_file(temporary)
+        removal.remove_file(temporary)
 
 
 def refuse_compressed(file: Path) -> None:

@@ -31,11 +31,9 @@ from train_anywhere.files.terminal.output import format_bytes
 KEEP_DAYS = 30
 """Days after the last request until a folder is removed; longer than any job may run."""
 
-BOOT = "boot"
-"""File of a complete folder: the `boot_id()` under which it was filled."""
-
-USERS = "users"
-"""File of a complete folder, locked in shared mode by each reader; a process that locks it exclusively may remove the folder."""
+BOOT, USERS = "boot", "users"
+"""Files of a complete folder: the `boot_id()` under which it was filled, and one that each reader locks in shared mode, so that a process
+which locks it exclusively may remove the folder."""
 
 TAR = (".tar", ".tar.gz", ".tgz")
 """File name endings of archives."""
@@ -46,9 +44,6 @@ Staged = Callable[[Path], Path]
 _users_locks: list[int] = []
 """Descriptors of the `USERS` files that this process locks until it exits."""
 
-BLOCK_BYTES = 4096
-"""The most by which disks round up the size of a file."""
-
 
 class NoSpaceError(OSError):
     """A disk has too little space. The message is a clause."""
@@ -57,12 +52,8 @@ class NoSpaceError(OSError):
 def provide(local_disk: Path, name: str, fill: Callable[[Path], None], size: int, files: int) -> Path:
     """Return the shared folder `name`, which stays as long as this process and its children live.
 
-    `fill` writes `size` bytes in `files` files into an empty folder; if it raises, nothing is left.
-
-    Raises:
-        NoSpaceError: the disk has too little space; nothing was written.
-        NotOwnedError: a folder of another user is in the way.
-        OSError: the disk failed.
+    `fill` writes `size` bytes in `files` files into an empty folder; if it raises, nothing is left. Raises NoSpaceError: the disk has too
+    little space; nothing was written. Raises NotOwnedError: a folder of another user is in the way. Raises OSError: the disk failed.
     """
     top = shared_folder(local_disk)
     make_owned(top, private=True)
@@ -136,7 +127,8 @@ def shared_folder(local_disk: Path) -> OwnedFolder:
 def find_lack(disk: Path, size: int, files: int) -> str:
     """Return why `size` bytes in `files` files do not fit on the disk, or ""."""
     status = os.statvfs(disk)
-    needed, free = size + files * BLOCK_BYTES, status.f_bavail * status.f_frsize
+    needed = size + files * 4096  # the most by which disks round up the size of a file
+    free = status.f_bavail * status.f_frsize
     if free < needed:
         return f"{disk} has {format_bytes(free)} free, and {format_bytes(needed)} are needed"
     if status.f_files and status.f_favail < files:
@@ -146,10 +138,9 @@ def find_lack(disk: Path, size: int, files: int) -> str:
 
 def boot_id() -> str:
     """Return an identifier of this machine's current boot, or the host name."""
-    try:
+    with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return socket.gethostname()
+    return socket.gethostname()
 
 
 @contextmanager
@@ -180,32 +171,28 @@ def _is_usable(place: OwnedFolder) -> bool:
 
 def _is_unused(place: OwnedFolder) -> bool:
     """Return whether processes held the folder and none does now."""
-    try:
-        with open(place.path / USERS) as users:
-            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-    except OSError:
-        return False
+    with suppress(OSError), open(place.path / USERS) as users:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 def _make_space(local_disk: Path, size: int, files: int) -> None:
     """Remove unfinished and unneeded folders, but none that a process is filling. Raises NoSpaceError."""
     top = shared_folder(local_disk)
-    named = [p.name.removeprefix(".") for p in top.path.iterdir() if p.is_dir()]
-    places = {name: _place(local_disk, name) for name in named}
-    for name, place in sorted(places.items(), key=lambda entry: _is_recent(entry[1])):  # old ones first
-        lock = top.path / f".{name}.lock"
-        with hold_lock(lock, wait=False) as is_held:
+    places = {_place(local_disk, p.name.removeprefix(".")) for p in top.path.iterdir() if p.is_dir()}
+    for place in sorted(places, key=_is_recent):  # old ones first
+        name = place.path.name
+        with hold_lock(top.path / f".{name}.lock", wait=False) as is_held:
             if is_held and remove(_place(local_disk, name, ".")):
                 unneeded = not _is_recent(place) or (find_lack(local_disk, size, files) and _is_unused(place))
                 if unneeded and remove(place, hidden=f".{name}"):
-                    remove_in(top, lock.name)
+                    remove_in(top, f".{name}.lock")
     if lack := find_lack(local_disk, size, files):
         raise NoSpaceError(lack)
 
 
 def _is_recent(place: OwnedFolder) -> bool:
-    try:
+    with suppress(OSError):
         return _is_usable(place) and time.time() - (place.path / MARKER).stat().st_mtime < KEEP_DAYS * 86400
-    except OSError:
-        return False
+    return False

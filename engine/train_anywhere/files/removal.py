@@ -59,17 +59,12 @@ class OwnedFolder:
 def make_owned(place: OwnedFolder, private: bool = False) -> None:
     """Create the folder, its parents and its marker. An existing one must be ours.
 
-    With `private`, only this user may enter the folders below the root.
-
-    Raises:
-        NotOwnedError: the path is something else, or contains a link.
-        OSError: the disk failed.
+    With `private`, only this user may enter the folders below the root. Raises NotOwnedError: the path is something else, or contains a
+    link. Raises OSError: the disk failed.
     """
     place.root.mkdir(parents=True, exist_ok=True)
     with open_below(place.root, place.names, private, create=True) as folder:
-        found = _read_marker(folder)
-        if found != place.marker:
-            _refuse_unless_new(folder, place, found)
+        if not _is_marked(folder, place):
             how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(MARKER, how, 0o666, dir_fd=folder), "wb") as file:
                 file.write(f"{place.marker}\n".encode())
@@ -78,14 +73,9 @@ def make_owned(place: OwnedFolder, private: bool = False) -> None:
 
 
 def check_owned(place: OwnedFolder, private: bool = False) -> None:
-    """Raise an error unless the folder is ours.
+    """Raise FileNotFoundError, NotOwnedError or another OSError unless the folder exists and is ours.
 
     With `private`, no other user may own or write to it, or to the folders between the root and it.
-
-    Raises:
-        FileNotFoundError: the folder does not exist.
-        NotOwnedError: the folder exists but can't be proved to be ours.
-        OSError: the disk failed.
     """
     with open_below(place.root, place.names, private) as folder:
         check_marker(folder, place)
@@ -137,32 +127,27 @@ def check_marker(folder: int, place: OwnedFolder) -> None:
     """Raise NotOwnedError unless the open folder is this user's, and empty or marked."""
     if os.fstat(folder).st_uid != os.getuid():
         raise NotOwnedError(f"{place.path} belongs to another user")
-    found = _read_marker(folder)
-    if found != place.marker:
-        _refuse_unless_new(folder, place, found)
+    _is_marked(folder, place)
 
 
-def _refuse_unless_new(folder: int, place: OwnedFolder, found: str | None) -> None:
-    """Raise NotOwnedError unless a kill left the folder empty or with a partly written marker."""
-    if set(os.listdir(folder)) <= {MARKER} and place.marker.startswith(found or ""):
-        return
-    has = "no marker of this project" if found is None else f"the marker of another folder ({found[:80]!r})"
-    raise NotOwnedError(f"{place.path} has {has}")
+def _is_marked(folder: int, place: OwnedFolder) -> bool:
+    """Return whether the folder has its marker, which must be a file of this user.
 
-
-def _read_marker(folder: int) -> str | None:
-    """Return the content of the marker, if it is a file of this user."""
+    Raises NotOwnedError if it has not, unless a kill left the folder empty or with a partly written marker.
+    """
+    found = None
     with suppress(OSError):
         number = os.open(MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         with open(number, "rb") as file:
             status = os.fstat(number)
             if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():
-                return file.read(1000).decode(errors="replace").removesuffix("\n")
-    return None
-
-
-MAX_DEPTH = 50
-"""Levels of folders below a folder of ours; this project never makes more."""
+                found = file.read(1000).decode(errors="replace").removesuffix("\n")
+    if found == place.marker or (
+        set(os.listdir(folder)) <= {MARKER} and place.marker.startswith(found or "")
+    ):
+        return found == place.marker
+    has = "no marker of this project" if found is None else f"the marker of another folder ({found[:80]!r})"
+    raise NotOwnedError(f"{place.path} has {has}")
 
 
 def make_empty(place: OwnedFolder, private: bool = False) -> None:
@@ -200,9 +185,7 @@ def remove(place: OwnedFolder, hidden: str = "") -> bool:
     except FileNotFoundError:
         return not os.path.lexists(place.path)
     except OSError as why:
-        print_once(
-            f"{place.path} is not removed: {why if isinstance(why, NotOwnedError) else why.strerror or why}."
-        )
+        print_once(f"{place.path} is not removed: {why.strerror or why}.")
         return False
     return True
 
@@ -213,12 +196,7 @@ def hidden_name(name: str) -> str:
 
 
 def remove_in(place: OwnedFolder, name: str) -> None:
-    """Remove the file `name`, if it exists, from a folder that is ours.
-
-    Raises:
-        NotOwnedError: the folder can't be proved to be ours.
-        OSError: the disk failed, or the folder does not exist.
-    """
+    """Remove the file `name`, if it exists, from a folder. Raises NotOwnedError or another OSError unless that exists and is ours."""
     with open_below(place.root, place.names) as folder:
         check_marker(folder, place)
         with suppress(FileNotFoundError):
@@ -304,7 +282,7 @@ def _check_content(folder: int, path: Path) -> None:
     own = os.fstat(folder)
     for top, _, _, inner in os.fwalk(".", onerror=refuse, dir_fd=folder):
         status = os.fstat(inner)
-        if top.count("/") >= MAX_DEPTH:
+        if top.count("/") >= 50:  # this project never makes more levels
             raise NotOwnedError(f"{path} is deeper than any folder of this project")
         if status.st_dev != own.st_dev:
             raise NotOwnedError(f"another disk is mounted on {path / top}")

@@ -83,13 +83,13 @@ def find_root() -> Path:
     for folder in _candidates(program):
         if is_project(folder):
             return folder
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if getattr(main, "name", "") == "train_anywhere.__main__":
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if getattr(spec, "name", "") == "train_anywhere.__main__":
         return BARE
-    if program and not _is_inference():
-        return program.parent.parent  # the program reports what is missing there
-    if _is_inference():
+    if "train_anywhere.inference" in sys.modules:  # the first import of the engine
         return resolve_as_typed(Path.cwd())
+    if program:
+        return program.parent.parent  # the program reports what is missing there
     raise ConfigError(
         f"no project here: neither {Path.cwd()} nor a folder above it has {PROJECT_FILE}; change to the project's folder, or set "
         "TRAIN_ROOT to it."
@@ -103,11 +103,6 @@ def is_project(folder: Path) -> bool:
     except OSError:
         return False
     return "defaults:" not in text or bool(re.search(r"^ *- cluster:", text, re.M))
-
-
-def _is_inference() -> bool:
-    """Return whether the first import of the engine is `train_anywhere.inference`."""
-    return "train_anywhere.inference" in sys.modules
 
 
 def _candidates(program: Path | None) -> Iterator[Path]:

@@ -37,9 +37,8 @@ class Efficiency:
     """
 
     def __init__(self) -> None:
-        self.whole = self.waited = 0.0
+        self.whole = self.waited = self._last = 0.0
         self.share: float | None = None
-        self._last = 0.0
 
     @property
     def value(self) -> float | None:
@@ -90,8 +89,7 @@ class Heartbeat:
     """Writer of this process's heartbeat, for the training thread only.
 
     Attributes:
-        path: path of its file; None before `open` and after `close`.
-        folder: folder with the heartbeats of this run on this node.
+        path: path of its file in `folder`; None before `open` and after `close`.
         waited: seconds spent waiting for the newest batch.
         first: seconds of the first training batch; 0 before its end.
     """
@@ -175,7 +173,7 @@ class Heartbeat:
     def at(self, place: str) -> None:
         """Move to a place within the section."""
         self.place = PLACES.index(place)
-        self._write(time.monotonic())
+        self.pulse()
 
     def fetched(self) -> None:
         """Record that the batch arrived: the time since the last one was spent waiting for data."""
@@ -209,7 +207,7 @@ class Heartbeat:
     def evaluated_batch(self) -> None:
         """Record that a batch of validation or test is done."""
         self.batch += 1
-        self._write(time.monotonic())
+        self.pulse()
 
     def pulse(self) -> None:
         """Record a sign of life that is no progress which ranks share, such as output of a program."""
@@ -230,8 +228,7 @@ class Heartbeat:
 
 def place_of(run: RunDir) -> OwnedFolder:
     """Return the folder with the heartbeats of a run's ranks on this node."""
-    memory = Path("/dev/shm")
-    root = memory if os.access(memory, os.W_OK) else Path("/tmp")
+    root = Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp")
     name = f"{run.path.parent.name}-{os.getuid()}-{run.id}.ranks"
     return OwnedFolder(root, (name,), f"heartbeats of run {run.id}")
 

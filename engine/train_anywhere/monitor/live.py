@@ -26,20 +26,16 @@ from train_anywhere.monitor.ranks import mappings, short
 from train_anywhere.runs.attempts import STARTED, hosts, running_job
 from train_anywhere.runs.folder import RunDir
 
-EVERY_S, LONGEST_REST_S = 2.0, 60.0
-"""Shortest and longest time in seconds between two updates, the latter on a very slow disk."""
-
-REST_FACTOR = 1000
-"""After an update the thread rests this many times its duration, so that writing takes at most 0.1 % of the time."""
+EVERY_S, LONGEST_REST_S, REST_FACTOR = 2.0, 60.0, 1000
+"""Shortest and longest seconds between two updates, the latter on a very slow disk: after an update the thread rests this many times its
+duration, so that writing takes at most 0.1 % of the time."""
 
 PATIENCE_S = 2.0
 """Longest wait in seconds for the last update at the end of a training: a disk may hang."""
 
 
 class Live:
-    """Thread that updates the file, at no cost for the training thread.
-
-    If a write fails, the next update tries again.
+    """Thread that updates the file, at no cost for the training thread. If a write fails, the next update tries again.
 
     Args:
         describe: returns the content of the file except job and time; called by the thread.
@@ -97,10 +93,6 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
     write_with_folder(path, dumps(dict(content)), flush=False)
 
 
-SLOW_EVERY_S = 60.0
-"""Seconds between two reads of the status files of all nodes, of which a large job has many."""
-
-
 class Times:
     """Callable that returns the seconds in each section of `monitor/heartbeat.py`.
 
@@ -119,7 +111,7 @@ class Times:
 
     def __call__(self) -> dict[str, float]:
         """Return the seconds so far, by name."""
-        if time.monotonic() - self._read_at > SLOW_EVERY_S:
+        if time.monotonic() - self._read_at > 60:  # a large job has many such files
             self._slow, self._read_at = slowest_rank_wait(self.run, self.hosts), time.monotonic()
         silent = time.monotonic() - self.heartbeat.beat
         own = {"slow": self._slow, "first": self.heartbeat.first, "silent": silent}

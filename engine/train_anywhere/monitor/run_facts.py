@@ -119,13 +119,7 @@ class NodeUse:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts of a run.
-
-    Attributes:
-        metrics: values over the optimizer step, by metric name; includes nan and inf.
-        watch: content of watch.json, see `features/hangs/watch.py`.
-        run: the run folder, for features that read other files of it.
-    """
+    """Facts of a run: values of metrics over the optimizer step, with nan and inf, and `watch` of `features/hangs/watch.py`."""
 
     info: Mapping[str, Any]
     config: Mapping[str, Any]
@@ -176,8 +170,7 @@ def node_use(path: Path, samples: bool, newest: Mapping[str, Any] | None) -> Nod
         return None
     numbers = [n for g in mappings(facts.get("gpus")) if isinstance(n := g.get("index"), int)]
     if read:
-        columns = (re.fullmatch(r"gpu([0-9]+)_use_percent", name) for name in read[0])
-        numbers = sorted(int(column[1]) for column in columns if column)
+        numbers = sorted(int(n) for n in re.findall(r"^gpu([0-9]+)_use_percent$", "\n".join(read[0]), re.M))
 
     def most(column: str) -> float | None:
         return sums[column].most if column in sums else None

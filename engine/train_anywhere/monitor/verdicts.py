@@ -8,7 +8,8 @@ Measurement (https://github.com/AI-Hypercomputer/ml-goodput-measurement).
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -18,17 +19,13 @@ from train_anywhere.monitor.run_facts import IDLE_PERCENT, WARM_UP_S, Facts
 from train_anywhere.runs.attempts import step_time
 from train_anywhere.runs.facts import moment, number
 
-ENOUGH = 6
-"""Fewest samples after the first minute for a meaningful mean: another minute at the default interval."""
+ENOUGH, MOST_ALIKE = 6, 5
+"""Fewest samples after the first minute for a meaningful mean, which is another minute at the default interval; and most sentences of one
+rule: of a large run, all nodes have the same problem."""
 
-MOST_ALIKE = 5
-"""Most sentences of one rule: of a large run, all nodes have the same problem."""
-
-DATA_SHARE = 0.2
-"""Share of the training spent waiting for batches, which is the most that more workers can save."""
-
-OTHERS_SHARE = 0.5
-"""Share of a step spent waiting for other ranks: above it, half of the devices would be about as fast."""
+DATA_SHARE, OTHERS_SHARE = 0.2, 0.5
+"""Shares of the training spent waiting for batches, which is the most that more workers can save, and of a step spent waiting for other
+ranks: above it, half of the devices would be about as fast."""
 
 CHECKPOINT_SHARE, LOST_SHARE = 0.05, 0.1
 """Shares of the time spent waiting for checkpoints, five times what `checkpoint.interval=auto` allows (see `features/observers.py`), and
@@ -43,14 +40,11 @@ MEMORY_SHARE = 0.95
 
 def verdicts(facts: Facts, of_features: Sequence[str]) -> list[str]:
     """Return all verdicts, the worst first. `of_features` are those of the features."""
-    rest = [sentence for rule in RULES for sentence in shorten([*rule(facts)])]
-    return [*loss_is_nan(facts), *of_features, *rest]
-
-
-def shorten(sentences: list[str]) -> list[str]:
-    """Return at most `MOST_ALIKE` sentences of a rule, and the number of the others."""
-    more = len(sentences) - MOST_ALIKE
-    return [*sentences[:MOST_ALIKE], f"{more:,} more like the last one."] if more > 1 else sentences
+    found = [*loss_is_nan(facts), *of_features]
+    for sentences in ([*rule(facts)] for rule in RULES):
+        more = len(sentences) - MOST_ALIKE
+        found += [*sentences[:MOST_ALIKE], f"{more:,} more like the last one."] if more > 1 else sentences
+    return found
 
 
 def loss_is_nan(facts: Facts) -> Iterator[str]:
@@ -89,10 +83,8 @@ def idle_gpus(facts: Facts) -> Iterator[str]:
 
 def data_wait(facts: Facts) -> Iterator[str]:
     """Report a long wait for batches."""
-    spent = step_time(facts.attempts)
-    stepping = spent.whole - spent.checkpoint
-    if stepping >= WARM_UP_S and spent.data / stepping > DATA_SHARE:
-        share = spent.data / stepping
+    stepping, data, _ = step_time(facts.attempts)
+    if stepping >= WARM_UP_S and (share := data / stepping) > DATA_SHARE:
         yield f"training waited {share:.0%} of the time for data: {more_workers(facts, share)}."
 
 
@@ -119,10 +111,10 @@ def more_workers(facts: Facts, share: float) -> str:
 
 def communication_wait(facts: Facts) -> Iterator[str]:
     """Report a long wait of the ranks for each other, if none of them is a slow one."""
-    spent = step_time(facts.attempts)
-    if spent.whole < WARM_UP_S or spent.efficiency is None or mappings(facts.watch.get("slow")):
+    stepping, _, efficiency = step_time(facts.attempts)
+    if stepping < WARM_UP_S or efficiency is None or mappings(facts.watch.get("slow")):
         return
-    if (waited := 1 - spent.efficiency) > OTHERS_SHARE:
+    if (waited := 1 - efficiency) > OTHERS_SHARE:
         yield f"ranks waited {waited:.0%} of each step for the network and each other: use fewer devices, or a larger data.batch_size."
 
 
@@ -155,16 +147,7 @@ def memory_near_limit(facts: Facts) -> Iterator[str]:
             yield f"the job used {node.memory:.1f} of {node.memory_limit:.1f} GiB on {node.host}: raise cluster.mem."
 
 
-Rule = Callable[[Facts], Iterator[str]]
-RULES: tuple[Rule, ...] = (
-    unused_gpus,
-    idle_gpus,
-    data_wait,
-    communication_wait,
-    lost_time,
-    memory_near_limit,
-    idle_cpus,
-)
+RULES = (unused_gpus, idle_gpus, data_wait, communication_wait, lost_time, memory_near_limit, idle_cpus)
 
 
 def gpus_per_rank(facts: Facts) -> int:
@@ -209,12 +192,11 @@ class Goodput:
 
 
 def goodput(attempts: Sequence[Mapping[str, Any]]) -> Goodput | None:
-    """Return the goodput of a run. None if no attempt has recorded its times.
+    """Return the goodput of a run, from its attempts, oldest first. None if no attempt has recorded its times.
 
-    Args:
-        attempts: attempts of run.json, oldest first. `seconds` is the time in each section; `data` and `slow` are parts of `step`.
-            `allocated` is the start of the job, `until` the end of the attempt or its last sign of life, `script_ended` the time when
-            the batch script was done with it; the time in between counts as `end` if the attempt recorded its own end.
+    `seconds` is the time in each section; `data` and `slow` are parts of `step`. `allocated` is the start of the job, `until` the end of
+    the attempt or its last sign of life, `script_ended` the time when the batch script was done with it; the time in between counts as
+    `end` if the attempt recorded its own end.
     """
     pairs = zip_longest(attempts, attempts[1:])
     parts = [attempt_goodput(a, after) for a, after in pairs if isinstance(a.get("seconds"), Mapping)]
@@ -226,29 +208,30 @@ def goodput(attempts: Sequence[Mapping[str, Any]]) -> Goodput | None:
 
 def attempt_goodput(attempt: Mapping[str, Any], after: Mapping[str, Any] | None) -> Goodput:
     """Return the goodput of one attempt. `after` is the next one, if any."""
-    spent = {name: number(value) or 0.0 for name, value in attempt["seconds"].items()}
+    spent = defaultdict(float, {name: number(value) or 0.0 for name, value in attempt["seconds"].items()})
     began = attempt.get("allocated") or attempt.get("started")
-    counted = sum(spent.get(name, 0.0) for name in SECTIONS)
     after_s = _seconds_between(attempt.get("until"), attempt.get("script_ended"))
-    whole = max(counted, _seconds_between(began, attempt.get("until")) + after_s)
-    stepping, data = spent.get("step", 0.0), spent.get("data", 0.0)
-    slow = min(spent.get("slow", 0.0), max(0.0, stepping - data))
+    whole = max(
+        sum(spent[name] for name in SECTIONS), _seconds_between(began, attempt.get("until")) + after_s
+    )
+    stepping, data = spent["step"], spent["data"]
+    slow = min(spent["slow"], max(0.0, stepping - data))
     # the share of its steps that the next attempt did not train again
     first, last, saved = attempt.get("from_step"), attempt.get("step"), 1.0
     resumed = (after or {}).get("from_step", last)
     if isinstance(first, int) and isinstance(last, int) and isinstance(resumed, int) and last > first:
         saved = 1 - min(1.0, max(0, last - max(first, resumed)) / (last - first))
     parts = {
-        "progress": (stepping - data - slow) * saved + spent.get("program", 0.0),
-        "start": spent.get("before", 0.0) + spent.get("start", 0.0),
+        "progress": (stepping - data - slow) * saved + spent["program"],
+        "start": spent["before"] + spent["start"],
         "data": data * saved,
         "slow": slow * saved,
         "lost": stepping * (1 - saved),
-        **{name: spent.get(name, 0.0) for name in ("validation", "test", "checkpoint", "end")},
+        **{name: spent[name] for name in ("validation", "test", "checkpoint", "end")},
     }
     left = max(0.0, whole - sum(parts.values()))
-    # the newest attempt may have no `ended_by` because it was killed
-    if (attempt.get("ended_by") or "killed") not in UNSEEN:
+    # without a recorded end it is unknown how long it trained after the last record
+    if (attempt.get("ended_by") or "killed") not in ("killed", "hang"):
         parts["end"] += min(left, after_s)
     parts["unknown"] = max(0.0, whole - sum(parts.values()))
     return Goodput(parts, whole, whole * int(attempt.get("devices") or 1) / 3600)
@@ -256,9 +239,6 @@ def attempt_goodput(attempt: Mapping[str, Any], after: Mapping[str, Any] | None)
 
 SECTIONS = ("before", "start", "step", "validation", "test", "checkpoint", "end", "program")
 """Sections of `monitor/heartbeat.py`, and `before`: the time of the job before its ranks."""
-
-UNSEEN = ("killed", "hang")
-"""Values of `ended_by` of attempts without a recorded end: it is unknown how long they trained after the last record."""
 
 
 def _seconds_between(first: Any, then: Any) -> float:

@@ -302,10 +302,10 @@ def _finish(config: Config, process: RankProcess, code: int, metrics: ProgramMet
     if several and code not in (0, STOPPED):
         # for the failure of another rank, or a signal, that may be the reason
         end = time.monotonic() + OTHERS_S
-        while time.monotonic() < end and not (stop.requested or attempts.is_claimed(run, attempts.CAUSE)):
+        while time.monotonic() < end and not (stop.requested or attempts.read_claim(run, attempts.CAUSE)):
             time.sleep(0.1)
     # a single rank claims nothing: a resumed run may have the same launch_id
-    failed = several and attempts.is_claimed(run, attempts.CAUSE)
+    failed = several and bool(attempts.read_claim(run, attempts.CAUSE))
     stopped = code == STOPPED or (stop.requested is not None and not failed)
     if not stopped and code:
         memory = ", often the memory limit" if code == 128 + signal.SIGKILL else ""

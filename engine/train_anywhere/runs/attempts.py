@@ -1,6 +1,4 @@
-"""The attempts of a run in run.json: one for its start and one for each resume.
-
-Each attempt records its time, job and hosts, the step it started from, the step it reached, and why it ended.
+"""The attempts of a run in run.json, one for its start and one for each resume: time, job, hosts, first and last step, and its end.
 
 RUN/debug has full tracebacks and output, of which the log has only one sentence or the lines of user code. Each writer has its own file,
 because several nodes can't append to one file on a network disk. File names start with `launch_id`.
@@ -24,24 +22,17 @@ from typing import Any, Literal
 from train_anywhere.files.atomic import make_folder, open_file, read_json, read_text, try_read, write_atomic
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, is_attempt, now
 
-STEPS = "steps"
-"""File of the run folder with the optimizer steps done, rewritten every few seconds: how far a killed attempt had trained."""
+STEPS, TIMES = "steps", "times.json"
+"""Files in the run folder and in RUN/monitor/, rewritten every few seconds, with the optimizer steps done and the seconds in each section:
+how far a killed attempt had trained, and where it spent its time."""
 
-TIMES = "times.json"
-"""File in RUN/monitor/ with the seconds in each section, rewritten every few seconds: where a killed attempt spent its time."""
+ALLOCATION, STARTED = "TRAIN_ALLOCATION", "TRAIN_STARTED"
+"""Variables with the id of the interactive allocation in which the batch script runs, which can't be requeued, and with the start of the
+batch script in unix seconds: the allocation's time counts from there."""
 
-ALLOCATION = "TRAIN_ALLOCATION"
-"""Variable with the id of the interactive allocation in which the batch script runs, which can't be requeued."""
-
-STARTED = "TRAIN_STARTED"
-"""Environment variable with the start of the batch script in unix seconds: the allocation's time counts from there."""
-
-KILLED = "hang"
-"""File in RUN/monitor/ with the start of the ranks that the monitor has killed, and the node that hung for the second time, each in a line,
-for the batch script and the other nodes."""
-
-BAD_NODES = "bad_nodes"
-"""File in the run folder: one line of node names, separated by commas, that the job must not get again."""
+KILLED, BAD_NODES = "hang", "bad_nodes"
+"""Files in RUN/monitor/ and in the run folder: the start of the ranks that the monitor has killed, and the node that hung for the second
+time, each in a line, for the batch script and the other nodes; node names, separated by commas, that the job must not get again."""
 
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID")
 """Environment variables in which the schedulers give the job id."""
@@ -109,9 +100,7 @@ def add_bad_node(run: RunDir, node: str) -> None:
 def extend_newest(run: RunDir, **fields: Any) -> list[dict[str, Any]]:
     """Return the attempts of run.json with `fields` and times added to the newest one."""
     attempts = run.read_info().get(ATTEMPTS, [])
-    if not attempts:
-        return []
-    return [*attempts[:-1], with_times(run, {**attempts[-1], **fields})]
+    return [*attempts[:-1], *(with_times(run, {**newest, **fields}) for newest in attempts[-1:])]
 
 
 def with_times(run: RunDir, attempt: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,10 +147,7 @@ def hosts(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 def job_ids(run: RunDir, environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return the ids of the jobs that were submitted for this run, and of the running one."""
-    known: list[str] = []
-    with suppress(FileNotFoundError):
-        known = read_text(run.jobs).split()
-    running = running_job(environ)
+    known, running = read_text(run.jobs).split() if os.path.lexists(run.jobs) else [], running_job(environ)
     # a member of an array is listed as 7_2, but runs under another job id
     member = environ.get("SLURM_ARRAY_JOB_ID")
     return known if not running or running in known or member else [*known, running]
@@ -186,50 +172,20 @@ def record_step(run: RunDir, step: int) -> None:
         write_atomic(run.path / STEPS, f"{step}\n", flush=False)
 
 
-@dataclass(frozen=True)
-class StepTime:
-    """Seconds of training by cause. If `others` is None, `compute` includes it."""
-
-    compute: float
-    data: float
-    others: float | None
-    checkpoint: float
-
-    @property
-    def whole(self) -> float:
-        """The sum of all four."""
-        return self.compute + self.data + (self.others or 0.0) + self.checkpoint
-
-    @property
-    def efficiency(self) -> float | None:
-        """The efficiency, from 0 to 1, if measured."""
-        computing = self.compute + (self.others or 0.0)
-        return None if self.others is None or not computing else self.compute / computing
-
-
-def step_time(attempts: Sequence[Mapping[str, Any]]) -> StepTime:
-    """Return the times of a run, from the attempts in its run.json."""
+def step_time(attempts: Sequence[Mapping[str, Any]]) -> tuple[float, float, float | None]:
+    """Return the seconds in steps, those of them that a rank waited for data, and the efficiency, from 0 to 1, if it was measured."""
     known = [a["seconds"] for a in attempts if isinstance(a.get("seconds"), Mapping)]
-    step, data, waited, checkpoint = (
-        sum(s.get(name) or 0.0 for s in known) for name in ("step", "data", "others", "checkpoint")
-    )
-    others = waited if any("others" in s for s in known) else None
-    return StepTime(max(0.0, step - data - waited), data, others, checkpoint)
+    step, data, others = (sum(s.get(name) or 0.0 for s in known) for name in ("step", "data", "others"))
+    measured = step > data and any("others" in s for s in known)
+    return step, data, max(0.0, 1 - others / (step - data)) if measured else None
 
 
-CAUSE = "cause"
-"""What `claim_first` is called with by a rank that fails for its own reason, not because another rank failed."""
-
-NODE = "node"
-"""The same, for the name of that rank's node."""
+CAUSE, NODE = "cause", "node"
+"""What `claim_first` is called with by a rank that fails for its own reason, not because another rank failed, and for its node's name."""
 
 
 def append_debug(run: RunDir, writer: str, text: str) -> Path | None:
-    """Append `text` to the debug file of a writer.
-
-    Returns:
-        The file. It is a temporary one if the run folder can't be written. None: no file could be written, and the caller prints `text`.
-    """
+    """Append `text` to the debug file of a writer, else to a temporary file. Return the file, or None if neither can be written."""
     content = f"{now()}\n{text.rstrip()}\n\n".encode(errors="backslashreplace")
     file = run.debug / f"{launch_id()}-{writer}.txt"
     with suppress(OSError):
@@ -258,11 +214,6 @@ def claim_first(run: RunDir, what: str, writer: str) -> str:
 def read_claim(run: RunDir, what: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return the writer of this environment's launch that claimed `what`, or ""."""
     return try_read(run.debug / f"{launch_id(environ)}-{what}.txt").strip()
-
-
-def is_claimed(run: RunDir, what: str) -> bool:
-    """Return whether a writer of this launch has called `claim_first`."""
-    return (run.debug / f"{launch_id()}-{what}.txt").exists()
 
 
 def describe_exit_code(code: int) -> str:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,7 @@ from train_anywhere.runs.reopen.frozen import load_yaml, typed_overrides
 
 @dataclass(frozen=True)
 class RecordedCheckpoint:
-    """The newest complete checkpoint of a run.
-
-    Attributes:
-        age: seconds since it was completed.
-    """
+    """The newest complete checkpoint of a run, completed `age` seconds ago."""
 
     step: int
     path: Path
@@ -71,9 +67,6 @@ class RecordedProgress:
 Series = list[tuple[float, float]]
 """Points (x, y) of a curve."""
 
-NOT_HOSTS = ("live", "watch")
-"""Names of files in RUN/monitor/ that do not belong to a host; those that begin with `ranks-` do not either."""
-
 
 def read_progress(run: RunDir, info: Mapping[str, Any]) -> RecordedProgress:
     """Read the progress, from live.json while the run trains, else from run.json."""
@@ -82,37 +75,27 @@ def read_progress(run: RunDir, info: Mapping[str, Any]) -> RecordedProgress:
     # of an earlier attempt, or the end of this one was recorded
     old = written is None or began is None or "step" in newest or written < began - 1
     found = info if old else now
-    progress = RecordedProgress(
-        epoch=_whole(found.get("epoch")),
-        step=_whole(found.get("step")),
-        steps=_whole(found.get("steps")),
-        rate=_number(found.get("rate")),
-        unit=str(found.get("unit", "samples")),
-        metrics=_metrics(found),
-    )
+    known = found.get("metrics")
+    named = known.items() if isinstance(known, dict) else ()
+    fields: dict[str, Any] = {name: _whole(found.get(name)) for name in ("epoch", "step", "steps")}
+    fields |= {"rate": _number(found.get("rate")), "unit": str(found.get("unit", "samples"))}
+    fields["metrics"] = {k: _number(v) for k, v in named if v is None or _number(v) is not None}
     if old:
-        return replace(progress, efficiency=step_time(info.get(ATTEMPTS) or []).efficiency)
-    return replace(
-        progress,
-        epochs=_whole(now.get("epochs")),
-        step=None if progress.step is None else max(progress.step, read_recorded_step(run)),
-        section=str(now.get("section")),
-        seconds_left=_number(now.get("seconds_left")),
-        moved=max(0.0, time.time() - (written or 0.0)),
-        data_wait=_number(now.get("data_wait")),
-        efficiency=_number(now.get("efficiency")),
-    )
+        return RecordedProgress(**fields, efficiency=step_time(info.get(ATTEMPTS) or [])[2])
+    fields |= {name: _number(now.get(name)) for name in ("seconds_left", "data_wait", "efficiency")}
+    fields |= {"epochs": _whole(now.get("epochs")), "section": str(now.get("section"))}
+    if fields["step"] is not None:
+        fields["step"] = max(fields["step"], read_recorded_step(run))
+    return RecordedProgress(**fields, moved=max(0.0, time.time() - (written or 0.0)))
 
 
 def find_checkpoint(run: RunDir) -> RecordedCheckpoint | None:
     """Return the newest checkpoint. Only a complete one is named after its step."""
-    try:
-        steps = {int(p.name): p for p in run.checkpoints.iterdir() if p.name.isdecimal() and p.is_dir()}
-        newest = max(steps)
-        saved = steps[newest].stat().st_mtime
-    except (OSError, ValueError):
-        return None
-    return RecordedCheckpoint(newest, steps[newest], max(0.0, time.time() - saved))
+    with suppress(OSError, ValueError):
+        folders = (p for p in run.checkpoints.iterdir() if p.name.isdecimal() and p.is_dir())
+        newest = max(folders, key=lambda path: int(path.name))
+        return RecordedCheckpoint(int(newest.name), newest, max(0.0, time.time() - newest.stat().st_mtime))
+    return None
 
 
 def lost_steps(run: RunDir, info: Mapping[str, Any], alive: bool) -> int:
@@ -149,22 +132,23 @@ def resume_summary(run: RunDir, info: Mapping[str, Any], alive: bool = False) ->
 
 def read_nodes(run: RunDir, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return each node's newest file in the newest attempt, by host."""
-    hosts = [h for h in info.get("hosts") or () if h not in (*NOT_HOSTS, "") and "/" not in h]
+    # files of these names in RUN/monitor/ are others
+    hosts = [h for h in info.get("hosts") or () if h not in ("live", "watch", "") and "/" not in h]
     return {host: content for host in hosts if (content := read_json(run.monitor / f"{host}.json"))}
 
 
 def read_overrides(run: RunDir) -> dict[str, str]:
     """Return the overrides of the run, by key, without secrets."""
-    lines = typed_overrides(run) or []
-    return {key.lstrip("+~"): value for key, sign, value in (line.partition("=") for line in lines) if sign}
+    pairs = [line.split("=", 1) for line in typed_overrides(run) or [] if "=" in line]
+    return {key.lstrip("+~"): value for key, value in pairs}
 
 
 def read_config(run: RunDir) -> dict[str, Any]:
     """Return config.yaml as it is written. Empty if it can't be read."""
+    content: object = None
     with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
         content = load_yaml(read_text(run.config))
-        return content if isinstance(content, dict) else {}
-    return {}
+    return content if isinstance(content, dict) else {}
 
 
 def metric_values(run: RunDir, metric: str) -> list[tuple[int, float]]:
@@ -188,12 +172,6 @@ def best_value(run: RunDir, metric: str, mode: str) -> float | None:
     """Return the best value of a run in any of its validations. None if it has none."""
     known = [value for _, value in metric_values(run, metric) if value == value]
     return {"min": min, "max": max}[mode](known) if known else None
-
-
-def _metrics(content: Mapping[str, Any]) -> dict[str, float | None]:
-    found = content.get("metrics")
-    named = found.items() if isinstance(found, dict) else ()
-    return {name: _number(value) for name, value in named if value is None or _number(value) is not None}
 
 
 def _number(value: Any) -> float | None:

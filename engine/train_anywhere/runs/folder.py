@@ -5,22 +5,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from train_anywhere.config.paths import is_run_name
 from train_anywhere.errors import CheckpointError
+from train_anywhere.files import removal
 from train_anywhere.files.atomic import dumps, link_atomic, loads, read_json, read_text, write_atomic
-from train_anywhere.files.removal import (
-    OwnedFolder,
-    hidden_name,
-    make_owned,
-    print_once,
-    remove,
-    remove_empty,
-    remove_link,
-)
 from train_anywhere.files.root import resolve_as_typed
 
 Check = Callable[[object], bool]
@@ -39,55 +32,46 @@ def is_string_list(value: object) -> bool:
     return isinstance(value, list) and all(map(is_string, value))
 
 
-INFO: dict[str, Check] = {
-    **dict.fromkeys(("world_size", "restarts", "epoch", "step"), is_integer),
-    **dict.fromkeys(("state", "framework", "strategy", "launch", "cluster", "started", "ended", "checkpoint"), is_string),
-    **dict.fromkeys(("unit", "ended_by"), is_string),
-    **dict.fromkeys(("hosts", "job_ids"), is_string_list),
-    "rate": is_number,
-    "metrics": lambda value: isinstance(value, Mapping),
-}  # fmt: skip
-"""Checks of the values in run.json."""
-
-ATTEMPT: dict[str, Check] = {
-    **dict.fromkeys(("step", "from_step", "devices"), is_integer),
-    **dict.fromkeys(
-        ("started", "until", "allocated", "script_ended", "ended_by", "reason", "job"), is_string
-    ),
-    "hosts": is_string_list,
-    **dict.fromkeys(
-        ("seconds", "restart"), lambda v: isinstance(v, Mapping) and all(map(is_number, v.values()))
-    ),
+INFO: dict[Check, str] = {
+    is_integer: "world_size restarts epoch step",
+    is_string: "state framework strategy launch cluster started ended checkpoint unit ended_by",
+    is_string_list: "hosts job_ids",
+    is_number: "rate",
+    is_a(dict): "metrics",
 }
-"""Checks of the values in each attempt."""
+"""The keys of run.json by the check of their values."""
+
+ATTEMPT: dict[Check, str] = {
+    is_integer: "step from_step devices",
+    is_string: "started until allocated script_ended ended_by reason job",
+    is_string_list: "hosts",
+    lambda value: isinstance(value, dict) and all(map(is_number, value.values())): "seconds restart",
+}
+"""The same of each attempt."""
 
 
 def is_attempt(content: object) -> bool:
     """Return whether `content` can be an attempt."""
-    return isinstance(content, dict) and fits(content, ATTEMPT)
+    return fits(content, ATTEMPT)
 
 
-def fits(content: Mapping[str, object], kinds: Mapping[str, Check]) -> bool:
-    """Return whether the value of each known key passes its check or is missing."""
-    return all(content.get(key) is None or fits(content[key]) for key, fits in kinds.items())
+def fits(content: object, kinds: Mapping[Check, str]) -> bool:
+    """Return whether `content` is a JSON object, and the value of each known key passes its check or is missing."""
+    pairs = [(check, key) for check, keys in kinds.items() for key in keys.split()]
+    return isinstance(content, dict) and all(
+        check(content[key]) for check, key in pairs if content.get(key) is not None
+    )
 
 
 FORMAT = 2
 """Version of what a run folder holds, in run.json and in the manifest of each checkpoint."""
 
-ATTEMPTS = "attempts"
-"""Key of the attempts in run.json, see `runs/attempts.py`."""
-
-JOBS = "jobs.txt"
-"""File of the run folder with the ids of the jobs that were submitted for it, one per line."""
+ATTEMPTS, JOBS = "attempts", "jobs.txt"
+"""Key of the attempts in run.json, and file of the run folder with the ids of the jobs that were submitted for it, one per line."""
 
 
 class RunDir:
-    """An existing run folder.
-
-    Attributes:
-        id: its name, such as 20261120-101502-a1b2.
-    """
+    """An existing run folder; `id` is its name, such as 20261120-101502-a1b2."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -124,8 +108,7 @@ class RunDir:
         """
         with _writing:
             before = self.read_info() if known is None else known
-            content = {"format": FORMAT, **before, **fields}
-            write_atomic(self.info_file, dumps(content))
+            write_atomic(self.info_file, dumps({"format": FORMAT, **before, **fields}))
             self._deferred = {}
 
     def update_or_defer(self, known: Mapping[str, Any] | None = None, /, **fields: Any) -> bool:
@@ -137,7 +120,9 @@ class RunDir:
             except OSError as error:
                 self._deferred |= fields
                 file = error.filename or self.info_file
-                print_once(f"{file} can't be written ({error.strerror or error}); trying again later.")
+                removal.print_once(
+                    f"{file} can't be written ({error.strerror or error}); trying again later."
+                )
                 return False
 
     def write_deferred(self) -> None:
@@ -160,7 +145,7 @@ def parse_info(text: str, folder: Path | str) -> dict[str, Any]:
         content = loads(text)
     except ValueError as error:
         raise CheckpointError(f"{folder}/run.json is damaged (no JSON); {REMEDY}") from error
-    listed = content.get(ATTEMPTS, []) if isinstance(content, dict) and fits(content, INFO) else None
+    listed = content.get(ATTEMPTS, []) if fits(content, INFO) else None
     if not isinstance(listed, list) or not all(map(is_attempt, listed)):
         raise CheckpointError(f"{folder}/run.json is not what this project writes there; {REMEDY}")
     _refuse_other_format(folder, content)
@@ -178,22 +163,21 @@ def _refuse_other_format(folder: Path | str, info: Mapping[str, Any]) -> None:
 
 
 def create(results: Path, name: str, run_id: str | None = None) -> RunDir:
-    """Make `results/<name>/<run id>` and point `results/latest` at it.
+    """Make `results/<name>/<run id>` and point `results/latest` at it. Raises CheckpointError if the folder can't be made.
 
-    Runs that start in the same second get different folders: the id ends in random digits and mkdir fails if the folder exists.
-
-    The folder `results` is that of all runs. A `run_id` of None makes a new one. Raises CheckpointError if the folder can't be made.
+    Runs that start in the same second get different folders: a new id ends in random digits, and mkdir fails if the folder exists.
     """
+    path = results / name / (run_id or new_run_id())
     try:
-        (results / name).mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         while True:
-            path = results / name / (run_id or new_run_id())
             try:
                 path.mkdir()
                 break
             except FileExistsError:
                 if run_id:
                     raise
+                path = path.with_name(new_run_id())
         try:
             run = claim(path)
             point_latest(results, path)
@@ -216,7 +200,7 @@ def no_empty_folders(folder: Path) -> Iterator[None]:
         yield
     except BaseException:
         for path in made:
-            remove_empty(path)
+            removal.remove_empty(path)
         raise
 
 
@@ -227,7 +211,7 @@ def new_run_id() -> str:
 
 def claim(path: Path) -> RunDir:
     """Make a run folder that `discard` may remove. Raises OSError, also if the folder exists."""
-    make_owned(_place(path))
+    removal.make_owned(_place(path))
     return RunDir(path)
 
 
@@ -241,9 +225,9 @@ def claim_named(results: Path, name: str, run_id: str) -> RunDir:
         raise CheckpointError(
             f"{f'{name}/{run_id}'[:200]!a} can't be the folder of a run; nothing was copied."
         )
-    place = OwnedFolder(results, (name, run_id), f"folder of run {run_id}")
+    place = removal.OwnedFolder(results, (name, run_id), f"folder of run {run_id}")
     try:
-        make_owned(place)
+        removal.make_owned(place)
     except OSError as error:
         raise CheckpointError(
             f"{place.path} can't be the folder of this run ({error.strerror or error}); rename it, or name another folder: --results DIR."
@@ -254,7 +238,7 @@ def claim_named(results: Path, name: str, run_id: str) -> RunDir:
 def claim_sweep(member: RunDir) -> None:
     """Make the folder of a sweep for its report. A full disk is no reason not to train."""
     with suppress(OSError):
-        make_owned(_place(sweep_folder(member)))
+        claim(sweep_folder(member))
 
 
 def sweep_folder(member: RunDir) -> Path:
@@ -262,61 +246,53 @@ def sweep_folder(member: RunDir) -> Path:
     return member.path.with_name(member.id.rpartition("-")[0])
 
 
-def claim_part(folder: Path) -> OwnedFolder:
+def claim_part(folder: Path) -> removal.OwnedFolder:
     """Make a removable folder in an existing run folder. Raises OSError."""
-    place = part_of_run(folder)
-    make_owned(place)
+    removal.make_owned(place := part_of_run(folder))
     return place
 
 
-def part_of_run(folder: Path) -> OwnedFolder:
+def part_of_run(folder: Path) -> removal.OwnedFolder:
     """Return a folder in a run folder as one that this project may remove."""
-    return OwnedFolder(folder.parent, (folder.name,), f"{folder.name} of run {folder.parent.name}")
+    return removal.OwnedFolder(folder.parent, (folder.name,), f"{folder.name} of run {folder.parent.name}")
 
 
 def discard(run: RunDir) -> bool:
     """Remove a run folder whose job was refused, and return whether it is gone."""
     for used in (run.jobs, run.checkpoints):
         if os.path.lexists(used):
-            print_once(f"{run.path} is not removed: it has {used.name}.")
+            removal.print_once(f"{run.path} is not removed: it has {used.name}.")
             return False
-    return remove(_place(run.path))
+    return removal.remove(_place(run.path))
 
 
 def delete(run: RunDir) -> bool:
     """Delete the folder of a run if it is this user's, and return whether it is gone."""
-    return remove(_place(run.path))
+    return removal.remove(_place(run.path))
 
 
 def finish_deletions(results: Path) -> None:
     """Remove what killed deletions have left of run folders below `results`."""
-    for path in results.glob(f"*/{hidden_name('*')}"):
-        remove(
-            OwnedFolder(
-                path.parent, (path.name,), _place(path.with_name(path.name[1:].rpartition(".")[0])).marker
-            )
-        )
+    for path in results.glob(f"*/{removal.hidden_name('*')}"):
+        known = _place(path.with_name(path.name[1:].rpartition(".")[0]))
+        removal.remove(replace(known, names=(path.name,)))
 
 
-def _place(path: Path) -> OwnedFolder:
-    return OwnedFolder(path.parent, (path.name,), f"folder of run {path.name}")
+def _place(path: Path) -> removal.OwnedFolder:
+    return removal.OwnedFolder(path.parent, (path.name,), f"folder of run {path.name}")
 
 
 def point_latest(results: Path, path: Path | None) -> None:
     """Point the link `results/latest` at `path` atomically, or remove it. Others stay."""
     latest = results / "latest"
     if path is None:
-        remove_link(latest)
+        removal.remove_link(latest)
     elif not link_atomic(latest, os.path.relpath(path, results)):
-        print_once(f"{latest} is not a link and stays as it is; the newest run is {path}.")
+        removal.print_once(f"{latest} is not a link and stays as it is; the newest run is {path}.")
 
 
 def open_run(path: str | Path) -> RunDir:
-    """Open an existing run folder of this version.
-
-    Raises:
-        CheckpointError: the path is not a run folder, or is one of another version of this project.
-    """
+    """Open an existing run folder. Raises CheckpointError: it is none, or one of another version of this project."""
     # pathlib raises for ~nobody and for circular links
     folder = resolve_as_typed(os.path.expanduser(path))
     if not os.access(folder, os.X_OK) and os.path.isdir(folder):

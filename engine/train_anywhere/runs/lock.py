@@ -29,17 +29,12 @@ from train_anywhere.runs.recorder import RunRecorder
 HEARTBEAT_S, STALE_AFTER_S = 5.0, 20.0
 """Heartbeat period, and how long to wait for a heartbeat if nothing else shows whether the holder is alive."""
 
-WRITE_GRACE_S = 1.0
-"""Time for a process that has just created the lock to write its identity."""
-
 
 class RunLock:
     """Context manager that rank 0 holds while training in a run folder.
 
-    A lock left by a killed process is taken over. Times of two clocks are never compared: nodes disagree, and clocks jump.
-
-    Args:
-        recorder: writes the progress of the run with each heartbeat.
+    A lock left by a killed process is taken over. Times of two clocks are never compared: nodes disagree, and clocks jump. The recorder
+    writes the progress of the run with each heartbeat.
     """
 
     def __init__(
@@ -76,7 +71,7 @@ class RunLock:
             )
         holder = read_holder(self.path)
         if holder is None and self.path.exists():
-            time.sleep(WRITE_GRACE_S)
+            time.sleep(1)  # a process that has just created the lock writes its identity
             holder = read_holder(self.path)
         if holder is not None and is_alive(self.path, holder, self.me):
             who = f"job {holder['job']}" if holder["job"] else f"process {holder['pid']}"
@@ -96,9 +91,8 @@ class RunLock:
         except FileExistsError:
             return False
         except OSError as error:
-            raise CheckpointError(
-                f"{self.path} can't be written ({error.strerror}); nothing was trained."
-            ) from error
+            why = f"{self.path} can't be written ({error.strerror}); nothing was trained."
+            raise CheckpointError(why) from error
 
     def _remove_left_behind(self, left_by: dict[str, Any] | None) -> None:
         """Remove the lock if it still names `left_by`. A newer lock is moved back."""
@@ -139,9 +133,7 @@ def read_holder(path: Path) -> dict[str, Any] | None:
 
 
 def is_alive(path: Path, holder: dict[str, Any], me: dict[str, Any]) -> bool:
-    """Return whether the process that wrote the lock is alive.
-
-    The first of these checks that applies decides.
+    """Return whether the process that wrote the lock is alive, by the first of these checks that applies.
 
     On the same machine: its processes. In the same job: another restart count means that the job was requeued. On the same cluster:
     Slurm's queue. Else: whether the lock's modification time changes within `STALE_AFTER_S`.
@@ -155,17 +147,13 @@ def is_alive(path: Path, holder: dict[str, Any], me: dict[str, Any]) -> bool:
 
 
 def process_start(pid: int) -> str:
-    """Return the start time of a process, or "" if it has exited.
-
-    It distinguishes processes of this machine with the same pid.
+    """Return the start time of a process, which distinguishes those of this machine with the same pid, or "" if it has exited.
 
     The unit is clock ticks since boot if /proc has it, else the output of `ps`. `psutil.Process.create_time()` is not used: it
     adds the boot time, which changes when the clock is set, so the lock of a living process would look stale.
     """
-    try:
+    with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        pass
     shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True)
     return shown.stdout.strip()
 

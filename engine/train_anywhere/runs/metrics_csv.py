@@ -1,7 +1,6 @@
 """Write metrics.csv: one row per log point, and one curve also of a resumed run."""
 
 import csv
-import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -12,6 +11,7 @@ from typing import TypeVar
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import open_file, read_text, set_aside, write_atomic
 from train_anywhere.files.removal import print_once
+from train_anywhere.files.terminal.table import format_csv
 
 T = TypeVar("T")
 
@@ -47,10 +47,8 @@ class CsvLog:
             try:
                 kept = set_aside(path, "damaged")
             except OSError as error:
-                why = error.strerror or error
-                raise CheckpointError(
-                    f"{path} is not a metrics file and can't be renamed ({why}); move it away."
-                ) from error
+                why = f"{path} is not a metrics file and can't be renamed ({error.strerror or error}); move it away."
+                raise CheckpointError(why) from error
             print_once(
                 f"{path} is not a metrics file of this project: it is kept as {kept}, and a new file is started."
             )
@@ -95,10 +93,9 @@ class CsvLog:
 
         A file with other rows without a step is also kept under another name, and reported.
         """
-        rows = self._rows()
-        steps = [self._step(row) for row in rows]
-        kept = [row for row, at in zip(rows, steps, strict=True) if at is not None and at <= step]
-        odd = sum(at is None and row.endswith("\n") for row, at in zip(rows, steps, strict=True))
+        rows = [(row, self._step(row)) for row in self._rows()]
+        kept = [row for row, at in rows if at is not None and at <= step]
+        odd = sum(at is None and row.endswith("\n") for row, at in rows)
         from_scratch = step == 0 and rows
         with self._report_disk_errors():
             if (from_scratch or odd) and os.path.lexists(self.path):
@@ -107,7 +104,7 @@ class CsvLog:
                 print_once(
                     f"{self.path} has {odd} rows without a step or with missing cells: they are kept in {whole}."
                 )
-            if from_scratch or kept != rows:
+            if from_scratch or len(kept) < len(rows):
                 self._rewrite(kept)
 
     def _rows(self) -> list[str]:
@@ -163,6 +160,4 @@ def _parse_line(line: str) -> list[str]:
 
 
 def _format_line(cells: Iterable[str]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow([" ".join(cell.splitlines()) for cell in cells])
-    return text.getvalue()
+    return format_csv([[" ".join(cell.splitlines()) for cell in cells]])

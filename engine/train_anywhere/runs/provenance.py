@@ -11,8 +11,8 @@ from typing import Any
 
 from train_anywhere.errors import SubmitError
 
-FILES = ("ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard")
-STATUS = ("status", "-z", "--porcelain=v2", "--branch", "--no-ahead-behind", "--no-renames", "--untracked-files=no")  # fmt: skip
+FILES = "ls-files -z -t --cached --others --exclude-standard"
+STATUS = "status -z --porcelain=v2 --branch --no-ahead-behind --no-renames --untracked-files=no"
 """Prints entries: those with # are headers, all others are changes (git-scm.com/docs/git-status, Porcelain Format Version 2)."""
 
 PACKAGES = {"lightning": ("lightning", "torch"), "keras": ("keras", "tensorflow", "tensorflow-cpu")}
@@ -24,11 +24,9 @@ UNUSED_FOLDERS = ("tests/", "engine/tests/", "engine/benchmarks/", "wheels/")
 SENT = ".remote"
 """Folder with what `train_anywhere.remote` records of its transfers, on the machine that gets them."""
 
-TIMEOUT_S = 120.0
-"""Time limit of one git command. Git looks at every tracked file, on a disk that may be slow."""
-
-START_TIMEOUT_S = 5.0
-"""Time limit at the start of a run on this machine, which can do without the commit."""
+TIMEOUT_S, START_TIMEOUT_S = 120.0, 5.0
+"""Time limit of one git command, which looks at every tracked file, on a disk that may be slow; and at the start of a run on this machine,
+which can do without the commit."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ def read_state(root: Path) -> GitState | None:
     """
     if sent := _read_sent(root):
         return sent
-    listed = _git(root, *FILES)
+    listed = _git(root, FILES.split())
     if listed is None:
         return None
     files = [entry.split(" ", 1) for entry in listed]
@@ -86,9 +84,8 @@ def _read_commit(root: Path, timeout: float | None = None) -> tuple[str | None, 
     """Return the current commit, if any, and whether a tracked file differs."""
     if sent := _read_sent(root):
         return sent.commit, sent.changed
-    status = _git(
-        root, *STATUS, "--", ".", *(f":(exclude){folder}" for folder in UNUSED_FOLDERS), timeout=timeout
-    )
+    unused = (f":(exclude){folder}" for folder in UNUSED_FOLDERS)
+    status = _git(root, [*STATUS.split(), "--", ".", *unused], timeout)
     if status is None:
         return None
     commit = next((e.split()[2] for e in status if e.startswith("# branch.oid ")), "(initial)")
@@ -106,7 +103,7 @@ def _read_sent(root: Path) -> GitState | None:
     return GitState(tracked, [], None if commit == "none" else commit, changed == "changed")
 
 
-def _git(root: Path, *words: str, timeout: float | None = None) -> list[str] | None:
+def _git(root: Path, words: list[str], timeout: float | None = None) -> list[str] | None:
     """Return the entries that a git command prints. None if it fails."""
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(root), *words]
     environ, timeout = {**os.environ, "LC_ALL": "C"}, timeout or TIMEOUT_S  # git prints English

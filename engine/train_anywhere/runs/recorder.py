@@ -12,30 +12,12 @@ from train_anywhere.distributed.network.addresses import node_name
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import dumps, loads, read_text, write_atomic, write_with_folder
-from train_anywhere.runs.attempts import (
-    KILLED,
-    STARTED,
-    TIMES,
-    Outcome,
-    extend_newest,
-    hosts,
-    iso_from_unix,
-    job_ids,
-    read_logged_step,
-    read_recorded_step,
-    record_step,
-    running_job,
-    with_times,
-)
+from train_anywhere.runs import attempts as records
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
 
 
 class RunRecorder:
-    """Writer of run.json while a run trains, on rank 0.
-
-    Args:
-        time_spent: returns the seconds in each section of this attempt, see `monitor/live.py`.
-    """
+    """Writer of run.json while a run trains, on rank 0; `time_spent` returns the seconds in each section, see `monitor/live.py`."""
 
     def __init__(self, run: RunDir, time_spent: Callable[[], Mapping[str, float]] | None = None) -> None:
         self.run, self.time_spent = run, time_spent
@@ -53,24 +35,24 @@ class RunRecorder:
         versions: Mapping[str, str] = {},
     ) -> None:
         """Record the start of an attempt. An earlier one without `ended_by` was killed."""
-        run = self.run
+        run, info = self.run, self.run.read_info()
         with suppress(OSError):
-            if (run.monitor / KILLED).exists():  # it was for an earlier attempt
-                write_atomic(run.monitor / KILLED, "")
-        info = run.read_info()
+            if (run.monitor / records.KILLED).exists():  # it was for an earlier attempt
+                write_atomic(run.monitor / records.KILLED, "")
         attempts = info.get(ATTEMPTS, [])
-        if attempts:
-            attempts[-1] = with_times(run, {"ended_by": "killed", **attempts[-1]})
-        world = {"hosts": hosts(environ), "world_size": world_size, "devices": devices}
-        attempt = {"started": now(), "job": running_job(environ), **world}
+        attempts[-1:] = [
+            records.with_times(run, {"ended_by": "killed", **newest}) for newest in attempts[-1:]
+        ]
+        world = {"hosts": records.hosts(environ), "world_size": world_size, "devices": devices}
+        attempt = {"started": now(), "job": records.running_job(environ), **world}
         with suppress(KeyError, ValueError, OverflowError, OSError):
-            attempt["allocated"] = iso_from_unix(environ[STARTED])
+            attempt["allocated"] = records.iso_from_unix(environ[records.STARTED])
         run.update_or_defer(
             info,
             state="running",
             world_size=world_size,
             hosts=attempt["hosts"],
-            job_ids=job_ids(run, environ),
+            job_ids=records.job_ids(run, environ),
             started=info.get("started", attempt["started"]),
             ended=None,
             versions={**versions},
@@ -96,37 +78,38 @@ class RunRecorder:
         if not attempts:
             return
         if len(attempts) > 1:
-            attempts[-2].setdefault("step", max(step, read_logged_step(run), read_recorded_step(run)))
-        record_step(run, step)
+            attempts[-2].setdefault(
+                "step", max(step, records.read_logged_step(run), records.read_recorded_step(run))
+            )
+        records.record_step(run, step)
         attempts[-1]["from_step"] = step
         run.update_or_defer(info, **{ATTEMPTS: attempts})
 
-    def record_end(self, outcome: Outcome, signal: str | None = None) -> bool:
+    def record_end(self, outcome: records.Outcome, signal: str | None = None) -> bool:
         """Record the end of the attempt, and return whether run.json could be written."""
-        facts = {name: value for name, value in asdict(outcome).items() if name != "state"}
-        facts["rate"] = outcome.rate and round(outcome.rate, 3)
-        if not outcome.ended_by:
-            del facts["ended_by"]
-        return self.record_program_end(outcome.state, signal or outcome.state, **facts)
+        facts = asdict(outcome) | {"rate": outcome.rate and round(outcome.rate, 3)}
+        left_out = {"state"} if outcome.ended_by else {"state", "ended_by"}
+        kept = {name: value for name, value in facts.items() if name not in left_out}
+        return self.record_program_end(outcome.state, signal or outcome.state, **kept)
 
     def record_program_end(self, state: str, cause: str, **facts: Any) -> bool:
         """Record how a program ended, and return whether run.json could be written."""
         self._note_times()
         fields = {"step": facts["step"]} if facts else {}
-        attempts = extend_newest(self.run, ended_by=cause, **fields)
+        attempts = records.extend_newest(self.run, ended_by=cause, **fields)
         return self.run.update_or_defer(state=state, ended=now(), **facts, **{ATTEMPTS: attempts})
 
     def record_failure(self, reason: str) -> None:
         """Record that the attempt ended with an error. Raises OSError, CheckpointError."""
         self._note_times()
         step = {"step": self.steps_done()} if self.steps_done else {}
-        attempts = extend_newest(self.run, ended_by="failed", reason=reason, **step)
+        attempts = records.extend_newest(self.run, ended_by="failed", reason=reason, **step)
         self.run.update(state="failed", ended=now(), **{ATTEMPTS: attempts})
 
     def record_progress(self) -> None:
         """Write the steps done and the time spent, every few seconds."""
         if self.steps_done is not None:
-            record_step(self.run, self.steps_done())
+            records.record_step(self.run, self.steps_done())
         self._note_times()
         self.run.write_deferred()
 
@@ -135,7 +118,7 @@ class RunRecorder:
             return
         with suppress(OSError):
             seconds = {name: round(value, 3) for name, value in self.time_spent().items()}
-            write_with_folder(self.run.monitor / TIMES, dumps({"until": now(), "seconds": seconds}))
+            write_with_folder(self.run.monitor / records.TIMES, dumps({"until": now(), "seconds": seconds}))
 
 
 def try_to_record_failure(recorder: RunRecorder | None, reason: str) -> None:

@@ -18,11 +18,8 @@ COMMAND, JOURNAL, TRIAL = "study.json", "study.log", "trial.json"
 
 SAMPLERS, PRUNERS = ("tpe", "random"), ("none", "median")
 
-ENDED = ("completed", "failed", "cancelled")
-"""States in run.json of a trial that is not resumed."""
-
-MAX_FAILURES = 3
-"""Give up after this many failed trials without a complete one: the cause is not the trial."""
+ENDED, MAX_FAILURES = ("completed", "failed", "cancelled"), 3
+"""States in run.json of a trial that is not resumed; failed trials without a complete one after which the cause is not the trial."""
 
 
 @dataclass(frozen=True)
@@ -75,25 +72,20 @@ class Study:
     space: Space
 
     def write(self, folder: Path) -> None:
-        """Make the folder, unless it exists, and write study.json.
-
-        Raises:
-            ConfigError: the folder is of another command, or can't be made.
-        """
-        if (folder / COMMAND).is_file():
-            if (other := read_json(folder / COMMAND).get("arguments")) != list(self.arguments):
-                typed = " ".join(map(str, other)) if isinstance(other, list) else "its study.json is damaged"
-                raise ConfigError(
-                    f"hydra.sweeper.study_name={folder.name} is a study of another command: {typed}; use that command, or choose another "
-                    "name."
-                )
-        else:
-            try:
+        """Make the folder, unless it exists, and write study.json. Raises ConfigError: it is of another command, or can't be made."""
+        new = not (folder / COMMAND).is_file()
+        if not new and (other := read_json(folder / COMMAND).get("arguments")) != list(self.arguments):
+            typed = " ".join(map(str, other)) if isinstance(other, list) else "its study.json is damaged"
+            raise ConfigError(
+                f"hydra.sweeper.study_name={folder.name} is a study of another command: {typed}; use that command, or choose another name."
+            )
+        try:
+            if new:
                 make_owned(owned_folder(folder))
-            except OSError as error:
-                raise ConfigError(
-                    f"the study's folder {folder} can't be made ({error.strerror or error}); use another hydra.sweeper.study_name."
-                ) from error
+        except OSError as error:
+            raise ConfigError(
+                f"the study's folder {folder} can't be made ({error.strerror or error}); use another hydra.sweeper.study_name."
+            ) from error
         write_atomic(folder / COMMAND, dumps(asdict(self)))
 
 

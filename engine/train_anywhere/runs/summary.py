@@ -19,8 +19,8 @@ from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.runs.facts import resume_summary
 from train_anywhere.runs.folder import RunDir
 
-COLUMN = 15
-"""Width of the column with the names of rows."""
+COLUMN, MOST_CHARACTERS = 15, 300
+"""Width of the column with the names of rows, and largest length of an error message in one line; the log has all of it."""
 
 NAN_ADVICE = (
     "try a lower optimizer.lr, trainer.gradient_clip_val=1.0, or trainer.precision=32 instead of 16-mixed"
@@ -29,9 +29,6 @@ NAN_ADVICE = (
 
 ON = "TRAIN_ON"
 """Variable with the name that this machine has on the one that has sent the command here."""
-
-MOST_CHARACTERS = 300
-"""Largest length of an error message in one line; the log has all of it."""
 
 
 def format_summary(run: RunDir, config: Config, signal: str | None = None, report: Sequence[str] = ()) -> str:
@@ -69,10 +66,8 @@ def format_summary(run: RunDir, config: Config, signal: str | None = None, repor
 
 def find_nonfinite_loss(metrics: Mapping[str, float | None]) -> str | None:
     """Return the name of the first loss that is nan, inf or (in run.json) null, if any."""
-    for name, value in metrics.items():
-        if "loss" in name and (value is None or not math.isfinite(value)):
-            return name
-    return None
+    losses = ((name, value) for name, value in metrics.items() if "loss" in name)
+    return next((name for name, value in losses if value is None or not math.isfinite(value)), None)
 
 
 def not_recorded_message(run: RunDir, state: str) -> str:

@@ -23,22 +23,13 @@ from train_anywhere.files.terminal.output import protect_output
 from train_anywhere.launch import local_run
 from train_anywhere.launch.command import Checks
 from train_anywhere.launch.processes import run_members
+from train_anywhere.runs import study as studies
 from train_anywhere.runs.attempts import describe_exit_code
 from train_anywhere.runs.folder import RunDir, claim, new_run_id, no_empty_folders, point_latest
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.reopen.resume import read_run_overrides, select_group_choices
 from train_anywhere.runs.reopen.trust import refuse_untrusted
-from train_anywhere.runs.study import (
-    COMMAND,
-    ENDED,
-    PRUNERS,
-    SAMPLERS,
-    TRIAL,
-    Space,
-    Study,
-    members,
-    owned_folder,
-)
+from train_anywhere.runs.study import ENDED, Space, Study, members
 from train_anywhere.search.space import make_space
 from train_anywhere.slurm.script.job import Job
 from train_anywhere.slurm.status.find_runs import read_entry, recorded_state
@@ -59,11 +50,8 @@ def search(
     """Check the first and the last trial, then submit or run all of them. A dry run only checks and prints.
 
     `overrides` are those of the command line and of `hydra.sweeper.params`, and `options` the other keys. `make_tree` composes a
-    configuration. `submits`: the trials are jobs; else they run on this machine.
-
-    Raises:
-        ProjectError: a refusal. A new study is removed if it has no run folder yet; any other study is kept.
-        SubmitInterrupted: Ctrl-C; the same command resumes the study of this machine.
+    configuration. `submits`: the trials are jobs; else they run on this machine. Raises ProjectError: a refusal. A new study is removed if
+    it has no run folder yet; any other study is kept. Raises SubmitInterrupted: Ctrl-C; the same command resumes the study of this machine.
     """
     if problems := option_problems(options):
         raise ConfigError(*problems)
@@ -116,7 +104,7 @@ def written(study: Study, folder: Path) -> Iterator[None]:
             yield
         except ProjectError:
             if created and not members(folder):
-                remove(owned_folder(folder))
+                remove(studies.owned_folder(folder))
             raise
 
 
@@ -129,7 +117,7 @@ def option_problems(options: Mapping[str, Any]) -> list[str]:
     ]
     problems += [
         f"hydra.sweeper.{key}={options[key]} is not known; use one of {listed(names)}."
-        for key, names in {"sampler": SAMPLERS, "pruner": PRUNERS}.items()
+        for key, names in {"sampler": studies.SAMPLERS, "pruner": studies.PRUNERS}.items()
         if options[key] not in names
     ]
     name = options["study_name"]
@@ -176,7 +164,7 @@ def find_folder(runs: Path, study: Study, study_name: str | None, resumes: bool)
     """Return the named folder, with `resumes` the newest unfinished one of the command, or a new one."""
     if study_name:
         return runs / study_name
-    for path in sorted(runs.glob(f"*/{COMMAND}"), reverse=True) if resumes else ():
+    for path in sorted(runs.glob(f"*/{studies.COMMAND}"), reverse=True) if resumes else ():
         same = read_json(path).get("arguments") == list(study.arguments)
         if same and sum(recorded_state(run) in ENDED for run in members(path.parent).values()) < study.trials:
             return path.parent
@@ -186,30 +174,25 @@ def find_folder(runs: Path, study: Study, study_name: str | None, resumes: bool)
 def run_trials(config: Config, overrides: Sequence[str], folder: Path, at_once: int, trials: int) -> None:
     """Run the trials of a study that have not ended as processes of this machine; several at once have a log each.
 
-    `config` and `overrides` are those of a trial before it has its values.
-
-    Raises:
-        SubmitInterrupted: Ctrl-C; the same command resumes the study.
-        SubmitError: all of the first trials have failed.
+    `config` and `overrides` are those of a trial before it has its values. Raises SubmitInterrupted: Ctrl-C; the same command resumes the
+    study. Raises SubmitError: all of the first trials have failed.
     """
     packed, known = config.cluster.pack > 1, members(folder)
     slots = local_run.count_slots(config) if packed else at_once
     todo = [n for n in range(trials) if n not in known or recorded_state(known[n]) not in ENDED]
     protect_output()
 
-    def note(what: str) -> None:
-        print(f"{folder.name}  {what}", flush=True)
-
     def ended(number: int, run: RunDir, code: int) -> None:
         info = run.read_info()
         if slots > 1:
             # of a killed trial run.json says that it runs
-            note(f"trial {number}: {describe_exit_code(code) if code > 128 else info.get('state')}")
-        if info.get("why") and not (run.path / TRIAL).exists():
+            state = describe_exit_code(code) if code > 128 else info.get("state")
+            print(f"{folder.name}  trial {number}: {state}", flush=True)
+        if info.get("why") and not (run.path / studies.TRIAL).exists():
             raise SubmitError(info["why"])
 
     if known:
-        note(f"resumed: {trials - len(todo)} of {trials} trials are done")
+        print(f"{folder.name}  resumed: {trials - len(todo)} of {trials} trials are done", flush=True)
     make = partial(open_trial, config, overrides, folder)
     if run_members(dict.fromkeys(todo, config), make, ended, slots, log=slots > 1, share=packed):
         live = [one for n, one in members(folder).items() if n in todo and recorded_state(one) not in ENDED]

@@ -8,9 +8,6 @@ from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Overrid
 from train_anywhere.errors import ConfigError, listed
 from train_anywhere.runs.study import Space
 
-LOG = "log"
-"""Tag of an interval that is sampled uniformly in the logarithm."""
-
 Distribution = dict[str, Any]
 
 
@@ -39,9 +36,9 @@ def make_space(overrides: Sequence[Override]) -> Space:
 def make_distribution(override: Override) -> Distribution:
     """Return the distribution of one override. Raises ValueError if there is none."""
     value = override.value()
-    if unknown := set(getattr(value, "tags", ())) - ({LOG} if isinstance(value, IntervalSweep) else set()):
+    if unknown := set(getattr(value, "tags", ())) - ({"log"} if isinstance(value, IntervalSweep) else set()):
         raise ValueError(
-            f"the tag {listed(sorted(unknown))} can't be used here: only an interval can have a tag, {LOG}"
+            f"the tag {listed(sorted(unknown))} can't be used here: only an interval can have a tag, log"
         )
     if isinstance(value, ChoiceSweep) and any(isinstance(choice, Sweep) for choice in value.list):
         raise ValueError("one of its values is a sweep itself")
@@ -50,7 +47,7 @@ def make_distribution(override: Override) -> Distribution:
         low, high = value.start, value.end
         if low is None or high is None or not low < high:
             raise ValueError(f"an interval goes from a lower to a higher number, not from {low} to {high}")
-        if LOG in value.tags and low <= 0:
+        if "log" in value.tags and low <= 0:
             raise ValueError(f"a logarithmic interval starts above 0, and this one at {low}")
     elif isinstance(value, RangeSweep) and not value.shuffle:
         low, step = value.start or 0, value.step
@@ -61,7 +58,7 @@ def make_distribution(override: Override) -> Distribution:
         whole = all(isinstance(number, int) for number in (low, high, step or 1))
         form: Callable[[float], float] = int if whole else float
         ends = {"low": form(low), "high": form(high), "step": form(step) if step else 1 if whole else None}
-        attributes = {"log": LOG in getattr(value, "tags", ()), **ends}
+        attributes = {"log": "log" in getattr(value, "tags", ()), **ends}
         return {"name": "IntDistribution" if whole else "FloatDistribution", "attributes": attributes}
     if not (choices := list(override.sweep_string_iterator())):
         raise ValueError("an empty sweep, it has no values")

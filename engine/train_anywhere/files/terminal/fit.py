@@ -14,9 +14,6 @@ PHRASE = re.compile(rf"(?<!\S)(?:`[^`]*`|'[^']*'|`?{CALL}.*)")
 COLUMN = re.compile(rf"{CALL}.*|\S+(?: (?!{CALL})\S+)*")
 """A command, or words with single blanks between them, such as `val/acc 0.9`."""
 
-SHELL_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|\S)+""")
-"""A word of a command, with the blanks in its quotes."""
-
 GLUE = "\0"
 """Stands for a blank at which a line is not broken."""
 
@@ -37,10 +34,9 @@ def fit(text: str, width: int | None, column: int | None = None) -> str:
         width: columns of the terminal; None: nothing is changed.
         column: where continued lines start; None: below the first word of each line, after a bullet or a name.
     """
-    if width is None:
-        return text
+    lines = text.split("\n")
     return "\n".join(
-        line if len(line) <= width else _fit_line(line, width, column) for line in text.split("\n")
+        one if width is None or len(one) <= width else _fit_line(one, width, column) for one in lines
     )
 
 
@@ -63,15 +59,10 @@ def _fit_line(line: str, width: int, column: int | None) -> str:
     lines = []
     if start.strip(" -") and column + longest > width:  # such as a command, which gets lines of its own
         lines, start = [start.rstrip()], " " * 4
-    wrapped = textwrap.wrap(
-        body,
-        width,
-        initial_indent=start,
-        subsequent_indent=" " * len(start),
-        break_long_words=False,
-        break_on_hyphens=False,
+    wrapper = textwrap.TextWrapper(
+        width, start, " " * len(start), break_long_words=False, break_on_hyphens=False
     )
-    for text in wrapped:
+    for text in wrapper.wrap(body):
         lines += _fit_command(text.replace(GLUE, " "), width)
     return "\n".join(lines)
 
@@ -82,7 +73,7 @@ def _fit_command(line: str, width: int) -> list[str]:
     if len(line) <= width or not found:
         return [line]
     lines = [""]
-    for part in SHELL_WORD.findall(line):
+    for part in re.findall(r"""(?:'[^']*'|"[^"]*"|\S)+""", line):  # words with the blanks in their quotes
         if lines[-1] and len(found[0] + lines[-1] + part) + 3 > width:
             lines.append("")
         lines[-1] += f" {part}" if lines[-1] else part

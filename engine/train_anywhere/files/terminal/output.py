@@ -29,12 +29,10 @@ ERASED, CONTROL = rb"\x1b\[2?K|\r", rb"\x1b\[[0-9;?]*[A-Za-z]"
 class _NeverFailingFile(io.FileIO):
     """A descriptor whose writes never fail: what can't be written is reported once."""
 
-    reported = False
-    mark = b""
+    reported, mark = False, b""
     log: int | None = None
     """Descriptor of a file that gets the lines too, without colors and bars."""
-    _at_line_start = True
-    _unfinished = b""
+    _at_line_start, _unfinished = True, b""
 
     def write(self, data: "bytes | memoryview") -> int:  # type: ignore[override]
         """Write what the descriptor accepts, and return the whole length in any case."""
@@ -145,9 +143,6 @@ def output_problem() -> str | None:
     return None
 
 
-LINE_INTERVAL_S = 10.0
-"""Seconds between two lines if standard error is not a terminal."""
-
 Progress = Callable[[int], None]
 """A function to call with the number of bytes of each file."""
 
@@ -163,7 +158,7 @@ def show_progress(title: str, total: int = 0) -> Iterator[Progress]:
     def advance(size: int) -> None:
         nonlocal bytes_done, printed
         bytes_done += size
-        if time.monotonic() - printed > (0.2 if terminal else LINE_INTERVAL_S):
+        if time.monotonic() - printed > (0.2 if terminal else 10):
             printed = time.monotonic()
             line = f"{begin}{title}: {format_bytes(bytes_done)}{of_total} in {printed - start:.0f} s"
             print(line, end=end, file=sys.stderr, flush=True)
@@ -180,19 +175,15 @@ def show_progress(title: str, total: int = 0) -> Iterator[Progress]:
 
 def format_bytes(size: int) -> str:
     """Format a number of bytes, such as 3.1 GB."""
-    for power, unit in ((9, "GB"), (6, "MB")):
-        if size >= 10**power:
-            return f"{size / 10**power:.1f} {unit}"
-    return f"{size / 1000:.1f} kB"
+    power, unit = (9, "GB") if size >= 10**9 else (6, "MB") if size >= 10**6 else (3, "kB")
+    return f"{size / 10**power:.1f} {unit}"
 
 
 def is_user_code(path: str) -> bool:
     """Return whether a file is neither the engine's, a library's, nor a script of src."""
-    libraries = (str(ENGINE / "train_anywhere"), sysconfig.get_path("stdlib"), "<")
-    packages = {"site-packages", "dist-packages"} & {*Path(path).parts}
-    command = (
-        Path(path).parent == ROOT / "src" and (ENGINE / "train_anywhere/commands" / Path(path).name).is_file()
-    )
+    libraries, file = (str(ENGINE / "train_anywhere"), sysconfig.get_path("stdlib"), "<"), Path(path)
+    packages = {"site-packages", "dist-packages"} & {*file.parts}
+    command = file.parent == ROOT / "src" and (ENGINE / "train_anywhere/commands" / file.name).is_file()
     return not command and not path.startswith(libraries) and not packages
 
 
@@ -208,18 +199,12 @@ def format_short(error: BaseException) -> tuple[str, int]:
     The causes of the error are shortened in the same way; one without user code is kept as it is.
     """
     whole, left_out = traceback.TracebackException.from_exception(error), 0
-    for one in _chain(whole):
-        users = [at for at, frame in enumerate(one.stack) if is_user_code(frame.filename)]
-        if users:
+    waiting = [whole]
+    while waiting:
+        one = waiting.pop()
+        waiting += filter(None, (one.__cause__, one.__context__, *(one.exceptions or ())))
+        if users := [at for at, frame in enumerate(one.stack) if is_user_code(frame.filename)]:
             kept = [*one.stack[users[0] : users[-1] + 1], *one.stack[users[-1] + 1 :][-1:]]
             left_out += len(one.stack) - len(kept)
             one.stack[:] = kept
     return "".join(whole.format()), left_out
-
-
-def _chain(error: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
-    """Yield an error, those that it was raised from, and those of a group."""
-    yield error
-    for other in (error.__cause__, error.__context__, *(error.exceptions or ())):
-        if other:
-            yield from _chain(other)

@@ -62,8 +62,7 @@ class Printable:
 
     def writelines(self, lines: Iterable[str]) -> None:
         """Write each line."""
-        for line in lines:
-            self.write(line)
+        self.write("".join(lines))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)

@@ -1,6 +1,8 @@
-"""Tables of columns, fitted to the width of a terminal. No value is ever cut."""
+"""Tables of columns, fitted to the width of a terminal, in which no value is ever cut; CSV."""
 
-from collections.abc import Callable, Sequence
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -69,6 +71,12 @@ def format_table(
         else:
             lines += [GAP.join(cells).rstrip(), fit(f"    {text}", width)]
     return "\n".join(lines)
+
+
+def format_csv(rows: Iterable[Iterable[object]]) -> str:
+    """Return the rows as lines of a CSV file."""
+    csv.writer(text := io.StringIO(), lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def _width(widths: Sequence[int], shown: Sequence[int]) -> int:

@@ -8,14 +8,13 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pygal
 from pygal.style import Style
 
 from train_anywhere.monitor.run_facts import MOST_CURVES, NodeUse
-from train_anywhere.runs.facts import Series
+from train_anywhere.runs.facts import Series, number
 
 MOST_POINTS, MOST_FIGURES = 400, 100
 """Most points of a curve, of which a screen can't show more, and most figures on a page, which lists the others."""
@@ -31,37 +30,53 @@ LOADER = re.compile(r"dataloader_idx_\d+")
 MOST_TICKS, MOST_CHARACTERS = 7, 40
 """Most numbers or words below the x axis, and most characters that words have there together."""
 
-LARGEST = 1e150
-"""Values from this size on are not drawn: pygal fails for the square of a larger one."""
-
-COLOURS = 6
-"""Number of colours that the page defines: --curve-0 to --curve-5. Further curves repeat them."""
+LARGEST, COLOURS = 1e150, 6
+"""Values from this size on are not drawn: pygal fails for the square of a larger one. Number of colours that the page defines, --curve-0 to
+--curve-5; further curves repeat them."""
 
 NOT_METRICS = ("lr",)
 """Columns of metrics.csv that are not metrics; they are shown last."""
 
+STYLE: dict[str, Any] = {"foreground_subtle": "var(--faint)", "font_family": "inherit", "stroke_width": 2.5}
+STYLE |= {
+    **dict.fromkeys(("background", "plot_background"), "transparent"),
+    **dict.fromkeys(("foreground", "foreground_strong"), "var(--text)"),
+    **dict.fromkeys(("guide_stroke_color", "major_guide_stroke_color"), "var(--rule)"),
+    # of a phone; style.css.j2 has that of wide screens
+    **dict.fromkeys(("label_font_size", "major_label_font_size", "title_font_size"), 18),
+}
+"""Colours and sizes of a chart, which the style sheet of the page has."""
 
-@dataclass(frozen=True)
+
 class Figure:
-    """One figure of the page.
+    """One figure of the page, of the first `MOST_CURVES` curves. The title names a logarithmic y axis.
 
-    Attributes:
-        title: title of the figure.
-        curves: at most `MOST_CURVES` curves by name, in the order of the colours.
+    Args:
+        curves: the curves by name, in the order of the colours.
         below: name of the x axis.
         top: the highest y if known.
-        logarithmic: whether the y axis is logarithmic.
-        scattered: whether the points are marked, and not joined, but for curves with a name.
-        ticks: what stands below the x axis, by its place; round numbers if it is empty.
+        whole: number of curves, if not all are in `curves`.
+        ticks: what stands below the x axis, by its place, if the points are marked, and not joined, but for curves with a name; else round
+            numbers stand there.
     """
 
-    title: str
-    curves: Mapping[str, Series]
-    below: str
-    top: float | None = None
-    logarithmic: bool = False
-    scattered: bool = False
-    ticks: Mapping[float, str] = field(default_factory=dict)
+    def __init__(
+        self,
+        title: str,
+        curves: Mapping[str, Series],
+        below: str,
+        top: float | None = None,
+        whole: int = 0,
+        ticks: Mapping[float, str] | None = None,
+    ) -> None:
+        whole = max(whole, len(curves))
+        title += f" (the first {MOST_CURVES} of {whole:,})" if whole > MOST_CURVES else ""
+        self.curves = dict(itertools.islice(curves.items(), MOST_CURVES))
+        values = [y for points in self.curves.values() for _, y in points]
+        wide = bool(values) and 0 < DECADES * min(values) < max(values)
+        self.logarithmic = wide and any(name in title for name in LOGARITHMIC)
+        self.title = f"{title} (logarithmic)" if self.logarithmic else title
+        self.below, self.top, self.scattered, self.ticks = below, top, ticks is not None, ticks or {}
 
     @property
     def svg(self) -> str:
@@ -73,8 +88,9 @@ class Figure:
             exponents = [*range(math.floor(min(powers)), math.ceil(max(powers)) + 1)]
         bottom = exponents[0]  # drawn as 0, at which pygal draws the axis
         xs, ys = map(widen, zip(*curves[""], strict=True)) if self.scattered else (None, None)
+        colours = [f"var(--curve-{n % COLOURS})" for n in range(len(curves))]
         drawn = pygal.XY(
-            style=make_style(len(curves)),
+            style=Style(**STYLE, colors=colours),
             js=[],  # otherwise the page would load an external script
             width=500,
             height=280,
@@ -116,7 +132,7 @@ def metric_figures(metrics: Mapping[str, Series]) -> list[Figure]:
         if part != "test" and len(drawn := drawable(points)) > 1 and not is_flat(name, points):
             grouped.setdefault(quantity, {})[part or name] = drawn
     order = sorted(grouped, key=lambda quantity: (quantity in NOT_METRICS, "loss" not in quantity))
-    return [figure(quantity, grouped[quantity], "optimizer step") for quantity in order]
+    return [Figure(quantity, grouped[quantity], "optimizer step") for quantity in order]
 
 
 def is_flat(name: str, points: Series) -> bool:
@@ -127,39 +143,14 @@ def is_flat(name: str, points: Series) -> bool:
 def node_figures(nodes: tuple[NodeUse, ...]) -> list[Figure]:
     """Return figures of the use of GPUs and CPUs over time."""
     began = min((node.cpu[0][0] for node in nodes if node.cpu), default=0.0)
-    gpus = {
-        f"{n.host} {g.index}": in_minutes(g.use, began)
-        for n in nodes
-        for g in n.gpus
-        if len(g.use) >= MIN_SAMPLES
-    }
-    cpus = {node.host: in_minutes(node.cpu, began) for node in nodes if len(node.cpu) >= MIN_SAMPLES}
-    all_gpus = sum(len(node.gpus) for node in nodes)
-    drawn = [("GPU use in %", gpus, all_gpus), ("use of the job's CPUs in %", cpus, len(nodes))]
-    return [figure(title, curves, "minutes", 100, whole=count) for title, curves, count in drawn if curves]
-
-
-def figure(
-    title: str,
-    curves: Mapping[str, Series],
-    below: str,
-    top: float | None = None,
-    whole: int = 0,
-) -> Figure:
-    """Return a line chart of the first `MOST_CURVES` curves, see `Figure`; `whole` is their number if not all are in `curves`."""
-    whole = max(whole, len(curves))
-    title += f" (the first {MOST_CURVES} of {whole:,})" if whole > MOST_CURVES else ""
-    curves = dict(itertools.islice(curves.items(), MOST_CURVES))
-    title, logarithmic = choose_scale(title, (y for points in curves.values() for _, y in points))
-    return Figure(title, curves, below, top, logarithmic=logarithmic)
-
-
-def choose_scale(title: str, values: Iterable[float]) -> tuple[str, bool]:
-    """Return the title, and whether the y axis is logarithmic, which the title names."""
-    known = [*values]
-    wide = bool(known) and 0 < DECADES * min(known) < max(known)
-    logarithmic = wide and any(name in title for name in LOGARITHMIC)
-    return f"{title} (logarithmic)" if logarithmic else title, logarithmic
+    gpus = {f"{node.host} {gpu.index}": gpu.use for node in nodes for gpu in node.gpus}
+    shown = {"GPU use in %": gpus, "use of the job's CPUs in %": {node.host: node.cpu for node in nodes}}
+    found = []
+    for title, samples in shown.items():
+        known = {name: points for name, points in samples.items() if len(points) >= MIN_SAMPLES}
+        curves = {name: [((t - began) / 60, y) for t, y in points] for name, points in known.items()}
+        found += [Figure(title, curves, "minutes", 100, len(samples))] if curves else []
+    return found
 
 
 def metric_over_key(metric: str, key: str, values: Sequence[tuple[str, float]]) -> Figure | None:
@@ -167,7 +158,8 @@ def metric_over_key(metric: str, key: str, values: Sequence[tuple[str, float]]) 
 
     The values have equal distances: numbers in their order, others in that of the alphabet.
     """
-    numbers = all(is_number(typed) for typed, _ in values)
+    typed_numbers = [number(typed) for typed, _ in values]
+    numbers = all(value is not None and abs(value) < LARGEST for value in typed_numbers)
     names = sorted({typed for typed, _ in values}, key=float if numbers else str)
     places = {typed: float(at) for at, typed in enumerate(names)}
     points = {"": drawable([(places[typed], y) for typed, y in values])}
@@ -183,16 +175,7 @@ def metric_over_key(metric: str, key: str, values: Sequence[tuple[str, float]]) 
         listed = ", ".join(f"{at:g} {typed}" for typed, at in places.items())
         below += f": {listed}" if len(listed) <= 2 * MOST_CHARACTERS else f": {len(names)} values"
         ticks = {}
-    title, logarithmic = choose_scale(f"{metric} over {key}", (y for _, y in points[""]))
-    return Figure(title, points, below, logarithmic=logarithmic, scattered=True, ticks=ticks)
-
-
-def is_number(text: str) -> bool:
-    """Return whether a string is a finite number that can be drawn."""
-    try:
-        return abs(float(text)) < LARGEST
-    except ValueError:
-        return False
+    return Figure(f"{metric} over {key}", points, below, ticks=ticks)
 
 
 def round_ticks(curves: Mapping[str, Series]) -> list[float]:
@@ -225,25 +208,6 @@ def with_gaps(points: Series) -> list[tuple[float, float | None]]:
     return found
 
 
-def make_style(curves: int) -> Style:
-    """Return the colours and sizes of a chart, which the style sheet of the page has."""
-    return Style(
-        background="transparent",
-        plot_background="transparent",
-        foreground="var(--text)",
-        foreground_strong="var(--text)",
-        foreground_subtle="var(--faint)",
-        guide_stroke_color="var(--rule)",
-        major_guide_stroke_color="var(--rule)",
-        colors=tuple(f"var(--curve-{n})" for n in range(COLOURS)) * math.ceil(curves / COLOURS),
-        font_family="inherit",
-        label_font_size=18,  # of a phone; style.css.j2 has that of wide screens
-        major_label_font_size=18,
-        title_font_size=18,
-        stroke_width=2.5,
-    )
-
-
 def widen(values: Iterable[float]) -> tuple[float, float]:
     """Return the range of the values with a margin, so that the outer points are inside of the frame."""
     low, high = min(known := [*values]), max(known)
@@ -253,11 +217,6 @@ def widen(values: Iterable[float]) -> tuple[float, float]:
 def drawable(points: Series) -> Series:
     """Return the points without nan, inf, and numbers so large that their differences are not finite."""
     return [(x, y) for x, y in points if abs(x) < LARGEST and abs(y) < LARGEST]
-
-
-def in_minutes(points: Series, began: float) -> Series:
-    """Return the points with x in minutes since `began`, from Unix seconds."""
-    return [((t - began) / 60, value) for t, value in points]
 
 
 def thin_out(points: Series) -> Series:

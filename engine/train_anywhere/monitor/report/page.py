@@ -33,12 +33,6 @@ Describe = Callable[[Facts], tuple[list[str], dict[str, str]]]
 NAME = "report.html"
 """Name of the file in the run folder."""
 
-SHORT_S = 60.0
-"""Seconds; a shorter run gets no shares of its time: they say more about the start than about the training."""
-
-MOST_METRICS = 12
-"""Most metrics at the top of the page."""
-
 HYPERPARAMETERS = ("seed", "task", "data", "model", "optimizer", "schedule", "trainer", "init")
 """Keys and sections that may change the result of a run."""
 
@@ -52,11 +46,8 @@ def write_report(run: RunDir, describe: Describe, ended: str | None = None) -> l
     path, facts = run.path / NAME, read_facts(run)
     if ended:
         # the newest attempt may have been killed before it recorded its end
-        attempts, step = facts.info.get(ATTEMPTS) or [], max(read_logged_step(run), read_recorded_step(run))
-        attempts = [
-            *attempts[:-1],
-            *({"ended_by": "killed", "step": step, **newest} for newest in attempts[-1:]),
-        ]
+        attempts, step = facts.attempts, max(read_logged_step(run), read_recorded_step(run))
+        attempts[-1:] = [{"ended_by": "killed", "step": step, **newest} for newest in attempts[-1:]]
         facts = replace(facts, info={**facts.info, "state": ended, ATTEMPTS: attempts})
     write_atomic(path, page(run, facts, describe))
     return [f"{'Report:':<15}{display_path(path)}", *(f"{'Note:':<15}{line}" for line in describe(facts)[0])]
@@ -68,7 +59,9 @@ def page(run: RunDir, facts: Facts, describe: Describe) -> str:
     keeps_all = alive or facts.info.get("state") == "completed"
     next_start = {"from_step": saved.step if saved else 0}
     whole = goodput(facts.attempts if keeps_all else [*facts.attempts, next_start])
-    if whole and whole.whole < SHORT_S:
+    if (
+        whole and whole.whole < 60
+    ):  # shares of its time would say more about the start than about the training
         whole = None
     template = environment().get_template("page.html.j2")
     reason = recorded_reason(facts.info)
@@ -85,8 +78,7 @@ def page(run: RunDir, facts: Facts, describe: Describe) -> str:
         when=period(facts.info),
         tiles=tiles(facts, whole),
         verdicts=[
-            *([f"Failed: {reason}"] if reason else []),
-            *([ended_by] if ended_by else []),
+            *filter(None, [reason and f"Failed: {reason}", ended_by]),
             *facts.info.get("notes", []),
             *verdicts,
         ],
@@ -129,11 +121,11 @@ def tiles(facts: Facts, whole: Goodput | None) -> dict[str, str]:
             del known[info["monitor"]]
     measured = {k: v for k, v in known.items() if "train" not in k and k != "lr"} or known
     names = sorted(measured, key=figures.LOADER.findall)
-    shown |= {name: number(measured[name]) for name in names[:MOST_METRICS]}
+    shown |= {name: number(measured[name]) for name in names[:12]}
     if whole:
         shown["time that made progress"] = f"{whole.share:.0%}"
         shown |= {"GPU hours": f"{whole.device_hours:.3g}"} if any(n.gpus for n in facts.nodes) else {}
-    if (efficiency := step_time(facts.attempts).efficiency) is not None:
+    if (efficiency := step_time(facts.attempts)[2]) is not None:
         shown["parallel efficiency"] = f"{efficiency:.0%}"
     powers = [g.power for node in facts.nodes for g in node.gpus if g.power]
     if energy := sum(power.mean * (power.last - power.first) for power in powers) / 3.6e6:
@@ -168,10 +160,10 @@ def hyperparameters(frozen: Mapping[str, Any]) -> dict[str, str]:
 def provenance(run: RunDir, facts: Facts) -> dict[str, str]:
     """Return what is needed to train the run again, and what was trained, by title."""
     info = facts.info
-    versions = info.get("versions")
-    packages = versions.items() if isinstance(versions, dict) else ()
-    parameters, rows, words = info.get("parameters"), info.get("rows"), typed_overrides(run)
-    counts = rows.items() if isinstance(rows, dict) else ()
+    versions, counts = (
+        value.items() if isinstance(value := info.get(key), dict) else () for key in ("versions", "rows")
+    )
+    parameters, words = info.get("parameters"), typed_overrides(run)
     changed = " with local changes" if info.get("dirty") else ""
     shown = {
         "Command": "" if words is None else shlex.join(["python", "src/train.py", *words]),
@@ -180,7 +172,7 @@ def provenance(run: RunDir, facts: Facts) -> dict[str, str]:
         "Data": ", ".join(f"{count:,} {name}" for name, count in counts if isinstance(count, int)),
         "Device": str(info.get("device", "")),
         "Hosts": ", ".join(map(str, info.get("hosts") or ())),
-        "Versions": ", ".join(f"{name} {version}" for name, version in packages),
+        "Versions": ", ".join(f"{name} {version}" for name, version in versions),
     }
     return {title: value for title, value in shown.items() if value}
 

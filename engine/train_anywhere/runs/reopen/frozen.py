@@ -27,9 +27,6 @@ REQUIRED_KEYS = ("name", "seed", "framework", "data", "model", "optimizer", "str
 COMMAND_KEYS = ("resume", "study", "after", "dry_run", "trust", "from_scratch")
 """Keys that apply to one command, not to the run."""
 
-DEEPEST = 5000
-"""Levels of nested YAML that libyaml can parse; a level takes a bracket or a column of a line."""
-
 NOT_SAVED = re.compile(rf"-|[+~]*(hydra[./:@=]|({'|'.join(COMMAND_KEYS)})(=|$))")
 """Matches the start of arguments that are not kept in overrides.txt: flags, Hydra's keys, and `COMMAND_KEYS`."""
 
@@ -58,15 +55,15 @@ def read_frozen(run: RunDir) -> dict[str, Any]:
     except OSError as error:
         raise CheckpointError(f"{run.config} can't be read ({error.strerror or error}).") from error
     except UnicodeDecodeError as error:
-        raise CheckpointError(f"{run.config} is damaged (not UTF-8); {_remedy(run)}") from error
+        raise _unusable(run.config, "is damaged (not UTF-8)") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark else ""
-        raise CheckpointError(f"{run.config} is damaged (no YAML{line}); {_remedy(run)}") from error
+        raise _unusable(run.config, f"is damaged (no YAML{line})") from error
     if not isinstance(tree, dict) or not all(isinstance(key, str) and "." not in key for key in tree):
-        raise CheckpointError(f"{run.config} is damaged (no configuration); {_remedy(run)}")
+        raise _unusable(run.config, "is damaged (no configuration)")
     if gone := [key for key in REQUIRED_KEYS if key not in tree]:
-        raise CheckpointError(f"{run.config} is damaged (it lacks {listed(gone)}); {_remedy(run)}")
+        raise _unusable(run.config, f"is damaged (it lacks {listed(gone)})")
     return tree
 
 
@@ -77,10 +74,9 @@ def load_frozen(run: RunDir) -> Config:
 
 def load_yaml(text: str) -> Any:
     """Return the content of some YAML, parsed by libyaml unless too deep for it."""
+    # libyaml can parse 5000 levels, of which each takes a bracket or a column of a line
     depth = text.count("[") + text.count("{") + max(map(len, text.splitlines()), default=0)
-    return yaml.load(
-        text, yaml.SafeLoader if depth > DEEPEST else getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    )
+    return yaml.load(text, yaml.SafeLoader if depth > 5000 else getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def read_overrides(run: RunDir) -> list[str]:
@@ -89,11 +85,9 @@ def read_overrides(run: RunDir) -> list[str]:
         # indented lines continue a value
         lines = re.split(r"\r?\n(?! )", read_text(run.overrides))
     except OSError as error:
-        raise CheckpointError(
-            f"{run.overrides} can't be read ({error.strerror or error}); {_remedy(run)}"
-        ) from error
+        raise _unusable(run.overrides, f"can't be read ({error.strerror or error})") from error
     except ValueError as error:
-        raise CheckpointError(f"{run.overrides} is damaged (not UTF-8); {_remedy(run)}") from error
+        raise _unusable(run.overrides, "is damaged (not UTF-8)") from error
     return [line.replace("\n ", "\n") for line in lines if line]
 
 
@@ -125,8 +119,8 @@ def refuse_damaged(run: RunDir) -> None:
         raise CheckpointError("\n       ".join(problems))
 
 
-def _remedy(run: RunDir) -> str:
-    return f"restore {run.path.name} from a copy, or start a new run."
+def _unusable(file: Path, what: str) -> CheckpointError:
+    return CheckpointError(f"{file} {what}; restore {file.parent.name} from a copy, or start a new run.")
 
 
 FILES = (
@@ -137,9 +131,6 @@ FILES = (
 
 FOLDERS = "checkpoints|tensorboard|monitor|debug|profile|ranks|evaluations|exports|wandb|mlruns"
 """Names of the folders that this project and its loggers make there."""
-
-REPLACED = ("metrics.csv", "lock")
-"""Files in whose place a folder may be: their writers move it to another name, or refuse it."""
 
 BELOW = (
     r"(monitor|debug|profile|ranks|mlruns)/.*|checkpoints/(newest|best|\.run-marker)|tensorboard/events\.out\.[^/]*"
@@ -162,11 +153,8 @@ def find_special_files(run: RunDir) -> list[str]:
     found = []
     for top, folders, files in os.walk(run.path):
         names = {os.path.relpath(os.path.join(top, name), run.path): name for name in (*folders, *files)}
-        found += [
-            _problem(run.path / path, path)
-            for path in names
-            if re.fullmatch(f"{FILES}|{FOLDERS}|{BELOW}", path, re.DOTALL)
-        ]
+        written = (p for p in names if re.fullmatch(f"{FILES}|{FOLDERS}|{BELOW}", p, re.DOTALL))
+        found += [_problem(run.path / path, path) for path in written]
         folders[:] = [name for path, name in names.items() if WALKED.fullmatch(path) and name in folders]
     return sorted(filter(None, found))
 
@@ -175,7 +163,8 @@ def _problem(path: Path, name: str) -> str:
     if path.is_symlink():
         return f"{path} is a link to {os.readlink(path)}: a run continues in its own folder, so put what it leads to there."
     if path.is_dir():
-        in_the_way = re.fullmatch(FILES, name) and name not in REPLACED
+        # the writers of these two move a folder to another name, or refuse it
+        in_the_way = re.fullmatch(FILES, name) and name not in ("metrics.csv", "lock")
         return f"{path} is a folder, not an ordinary file; move it away." if in_the_way else ""
     if re.fullmatch(FOLDERS, name):
         return f"{path} is not a folder; move it away."

@@ -48,11 +48,8 @@ def load_saved_overrides(arguments: Sequence[str]) -> list[str]:
     """Return the overrides of the run that `resume=...` names. Empty without it.
 
     Put before the new overrides, they select the same config groups, and the new ones take precedence. Of a run that this user has
-    not run and does not trust, overrides with `${...}` are left out: composing them could read the environment.
-
-    Raises:
-        ConfigError: the new overrides choose another model, data set or optimizer.
-        CheckpointError: it is not a run folder, or it is damaged.
+    not run and does not trust, overrides with `${...}` are left out: composing them could read the environment. Raises ConfigError: the
+    new overrides choose another model, data set or optimizer. Raises CheckpointError: it is not a run folder, or it is damaged.
     """
     paths = [a.lstrip("+").removeprefix("resume=") for a in arguments if a.lstrip("+").startswith("resume=")]
     if not paths or paths[-1] in ("null", ""):
@@ -93,22 +90,21 @@ def select_group_choices(saved: Sequence[str]) -> list[str]:
 def read_run_overrides(run: RunDir) -> list[str]:
     """Return the overrides in the run folder that apply to the run rather than to one command.
 
-    Raises:
-        CheckpointError: overrides.txt can't be read.
-        ConfigError: a line does not name a choice of this project: `cluster=../../x` would compose a file from anywhere.
+    Raises CheckpointError: overrides.txt can't be read. Raises ConfigError: a line does not name a choice of this project, as
+    `cluster=../../x`, which would compose a file from anywhere.
     """
     lines = [quote_value(line) for line in read_overrides(run) if not NOT_SAVED.match(line)]
-    choices = list_groups()
-    problems = []
+    choices, wrong = list_groups(), []
     for line in lines:
         override = _parse(line, str(run.overrides))
-        key, value = override.key_or_group, None if override.is_sweep_override() else override.value()
+        sweep, names = override.is_sweep_override(), choices.get(override.key_or_group)
+        value = None if sweep or names is None else override.value()
         values = value if isinstance(value, list) else [value]  # loggers=[wandb,mlflow]
-        known = key not in choices or all(v is None or str(v) in choices[key] for v in values)
-        if override.is_sweep_override() or override.package or not known:
-            problems.append(f"{run.overrides}: {line!r} is not a choice of this project, so it is not used.")
-    if problems:
-        raise ConfigError(*problems)
+        if sweep or override.package or not all(v is None or str(v) in (names or ()) for v in values):
+            wrong.append(line)
+    if wrong:
+        what = "is not a choice of this project, so it is not used."
+        raise ConfigError(*(f"{run.overrides}: {line!r} {what}" for line in wrong))
     return lines
 
 
@@ -156,12 +152,8 @@ def merge_resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]
 
 
 def _refusal(refused: Mapping[str, Any], frozen: Mapping[str, Any]) -> ConfigError:
-    return ConfigError(
-        *[
-            f"{k}={v} can't be changed by resume= (the run has {frozen.get(k)}); start a new run instead."
-            for k, v in refused.items()
-        ]
-    )
+    why = "{}={} can't be changed by resume= (the run has {}); start a new run instead."
+    return ConfigError(*(why.format(key, value, frozen.get(key)) for key, value in refused.items()))
 
 
 TRAINING_FILES = ("checkpoints", "metrics.csv", "tensorboard", "steps")
@@ -173,9 +165,8 @@ def move_aside(run: RunDir) -> Path | None:
     found = [name for name in TRAINING_FILES if (run.path / name).exists()]
     if not found:
         return None
-    number = next(n for n in itertools.count(1) if not os.path.lexists(run.path / f"before-{n}"))
-    folder = run.path / f"before-{number}"
-    claim_part(folder)
+    names = (run.path / f"before-{number}" for number in itertools.count(1))
+    folder = claim_part(next(path for path in names if not os.path.lexists(path))).path
     for name in found:
         move(run.path / name, folder / name)
     return folder
@@ -205,10 +196,8 @@ def is_complete(run: RunDir, config: Config) -> bool:
     first, then = (time and duration_seconds(time) for time in (before["max_time"], trainer.max_time))
     epochs, epochs_now = (None if one == -1 else one for one in (before["max_epochs"], trainer.max_epochs))
     limits = [(before["max_steps"], trainer.max_steps), (first, then), (epochs, epochs_now)]
+    limits += [(before.get(k) or 1, getattr(trainer, k) or 1) for k in ("min_epochs", "min_steps")]
     longer = any(had is not None and (has is None or has > had) for had, has in limits)
-    longer = longer or any(
-        (getattr(trainer, name) or 1) > (before.get(name) or 1) for name in ("min_epochs", "min_steps")
-    )
     return not longer and before["early_stopping"] == vars(trainer.early_stopping)
 
 

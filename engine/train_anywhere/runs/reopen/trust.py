@@ -40,11 +40,10 @@ NOT_EVALUATED = (
 CODE = re.compile(r"_target_|_check_|^monitor\.dashboard")
 """Matches `key value` of what names code, which is never accepted because it is not used."""
 
-RECORD = "trusted"
-"""File in the user's state folder with one digest per line."""
-
 VARIABLE = re.compile(r"\$\{|(?<!\\)\$\w")
 """Matches a part of a value that is replaced by an environment variable."""
+
+FROZEN = ("config.yaml", "overrides.txt")
 
 
 def find_outward_values(flat: Mapping[str, Any], training: bool = True) -> list[str]:
@@ -52,16 +51,16 @@ def find_outward_values(flat: Mapping[str, Any], training: bool = True) -> list[
 
     `flat` is a configuration as {'loggers.wandb.project': 'digits', ...}. Without `training`, an evaluation uses fewer sections.
     """
-    found: list[str] = []
+    found = []
     of_job = ("cluster", "container") if flat.get("cluster.scheduler") == "none" else ()
     for key, value in flat.items():
         group, _, name = key.partition(".")
         if group in LIST_GROUPS:  # null and false too: loggers.wandb.offline
             outward = bool(name or value)
         else:
-            listed = (group in OF_TARGETS and group not in of_job) or bool(SINGLE_KEYS.fullmatch(key))
-            outward = listed and not _is_number(value)
-        used = training or group not in NOT_EVALUATED or bool(CODE.search(f"{key} {value}"))
+            listed = (group in OF_TARGETS and group not in of_job) or SINGLE_KEYS.fullmatch(key)
+            outward = bool(listed) and not _is_number(value)
+        used = training or group not in NOT_EVALUATED or CODE.search(f"{key} {value}")
         if (outward and used) or (VARIABLE.search(f"{value}") and key != "note"):
             found.append(key)
     return found
@@ -76,13 +75,10 @@ def _is_number(value: Any) -> bool:
 def refuse_untrusted(
     folder: Path, flat: Mapping[str, Any], known: Mapping[str, Any], training: bool = True
 ) -> None:
-    """Refuse values that only the run folder has, unless this user has run it from there as it is.
+    """Refuse values that only the run folder has, unless this user has run it from there as it is, or types `trust=true`.
 
-    `flat` is the configuration to run, and `known` what this project and the command line compose without the run folder. With
-    `trust=true` the caller does not call this function.
-
-    Raises:
-        ConfigError: one sentence for each value.
+    `flat` is the configuration to run, and `known` what this project and the command line compose without the run folder. Raises
+    ConfigError with one sentence for each value.
     """
     outward = find_outward_values(flat, training)
     found = [f"{k}={flat[k]!r}" for k in outward if not _same(k, flat[k], known.get(k))]
@@ -101,40 +97,36 @@ def _same(key: str, value: Any, known: Any) -> bool:
 
 def remember(folder: Path) -> None:
     """Record that this user runs the configuration in a run folder, as it is now: `resume=` needs no trust=true."""
-    record(folder, "run", _read_frozen_files(folder))
+    record(folder, "run", [try_read(folder / name) for name in FROZEN])
 
 
 def is_own(folder: Path) -> bool:
     """Return whether this user has run the configuration that is in a run folder now from there."""
-    return is_recorded(folder, "run", _read_frozen_files(folder))
-
-
-def _read_frozen_files(folder: Path) -> list[str]:
-    return [try_read(folder / name) for name in ("config.yaml", "overrides.txt")]
+    return is_recorded(folder, "run", [try_read(folder / name) for name in FROZEN])
 
 
 def record(path: Path, key: str, value: object) -> None:
     """Record something that this user has done with a file or a run folder, such as the job submitted for it."""
-    trusted, new = _read_trusted(), _digest(path, key, value)
     with suppress(OSError, RuntimeError):  # with a read-only home trust=true is needed each time
-        if new not in trusted:
+        if not is_recorded(path, key, value):
             state_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
-            file = os.open(state_folder() / RECORD, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            file = os.open(state_folder() / "trusted", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             with os.fdopen(file, "a") as record:
-                record.write(f"{new}\n")
+                record.write(f"{_digest(path, key, value)}\n")
 
 
 def is_recorded(path: Path, key: str, value: object) -> bool:
-    """Return whether `record` was called with these arguments."""
-    return _digest(path, key, value) in _read_trusted()
+    """Return whether `record` was called with these arguments. False if other users can write its file."""
+    with suppress(OSError, RuntimeError, ValueError):
+        file = state_folder() / "trusted"
+        status = file.stat()
+        if status.st_uid == os.getuid() and not status.st_mode & 0o022:
+            return _digest(path, key, value) in file.read_text().split()
+    return False
 
 
 def refuse_foreign_script(script: Path, trust: bool) -> None:
-    """Refuse a batch script that this user has not submitted.
-
-    Raises:
-        SubmitError: the script is not recorded, and the message names `--trust`.
-    """
+    """Raise SubmitError for a batch script that this user has not submitted, unless `trust`."""
     if not trust and not is_recorded(script, "script", _read_hex(script)):
         raise SubmitError(
             f"{script} is not a script that you have submitted from there, and it would run as you: read it, and add --trust "
@@ -181,13 +173,3 @@ def state_folder() -> Path:
     named = os.environ.get("XDG_STATE_HOME", "")
     folder = Path(named) if named.startswith("/") else Path("~/.local/state").expanduser()
     return folder / "train-anywhere"
-
-
-def _read_trusted() -> set[str]:
-    """Return the digests in the record. Empty if other users can write it."""
-    with suppress(OSError, RuntimeError, ValueError):
-        record = state_folder() / RECORD
-        status = record.stat()
-        if status.st_uid == os.getuid() and not status.st_mode & 0o022:
-            return set(record.read_text().split())
-    return set()

@@ -1,7 +1,5 @@
 """The GPU hours and the energy of runs, by name and user, for `jobs.py list --cost`."""
 
-import csv
-import io
 import pwd
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.terminal.table import Column, format_table
+from train_anywhere.files.terminal.table import Column, format_csv, format_table
 from train_anywhere.monitor.run_facts import node_use
 from train_anywhere.monitor.verdicts import goodput
 from train_anywhere.runs.attempts import with_times
@@ -78,9 +76,7 @@ def format_costs(costs: Sequence[Cost], width: int | None, as_csv: bool) -> str:
         Column[Cost](energy, lambda c: unknown if c.kwh is None else f"{c.kwh:.2f}"),
     ]
     if as_csv:
-        text = io.StringIO()
         rows = [[column.value(cost) for column in columns] for cost in costs]
-        csv.writer(text, lineterminator="\n").writerows([[column.title for column in columns], *rows])
-        return text.getvalue().rstrip("\n")
+        return format_csv([[column.title for column in columns], *rows]).rstrip("\n")
     whole = [replace(add(costs), name="all", user="")] if len(costs) > 1 else []
     return format_table(columns, [*costs, *whole], width)

@@ -9,7 +9,7 @@ from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.monitor.report.figures import drawable, figure, is_flat, metric_over_key
+from train_anywhere.monitor.report.figures import Figure, drawable, is_flat, metric_over_key
 from train_anywhere.monitor.report.page import NAME, render_comparison
 from train_anywhere.monitor.run_facts import MOST_CURVES
 from train_anywhere.runs.facts import Series, curves
@@ -82,7 +82,7 @@ def comparison(title: str, reports: Sequence[Report]) -> dict[str, Any]:
         "figures": [
             *over_keys,
             *(
-                figure(name, drawn, "optimizer step")
+                Figure(name, drawn, "optimizer step")
                 for name, drawn in curves_by_metric(reports, keys).items()
                 if len(drawn) > 1 or len(reports) == 1
             ),
