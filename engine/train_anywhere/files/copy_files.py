@@ -149,9 +149,8 @@ def _entries(source: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield the files, links and empty folders of a program below a folder."""
     for top, folders, names in os.walk(source):
         empty = [] if folders or names or top == str(source) else [Path(top)]
-        for path in [
-            Path(top, name) for name in (*names, *folders) if not removal.is_temporary(name)
-        ] + empty:
+        kept = [name for name in (*names, *folders) if not removal.is_temporary(name)]
+        for path in [Path(top, name) for name in kept] + empty:
             try:
                 status = path.lstat()
             except OSError:  # the program has just removed it

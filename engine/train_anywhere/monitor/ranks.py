@@ -24,7 +24,6 @@ class RankStatus:
     """Status of a rank at one moment.
 
     Attributes:
-        rank, world_size: the rank and the number of ranks.
         pid, started: the process id and its start time, in clock ticks since the node's boot.
         stacks: 1 if the process writes its stacks on SIGUSR2, see `features/hangs/stacks.py`, else 0.
         section, place: a member of `SECTIONS` and one of `PLACES`.
@@ -36,7 +35,6 @@ class RankStatus:
         data: the part of `own` spent waiting for data, in seconds.
         trained: training batches so far.
         beats: number of writes in sections of this name.
-        host: name of its node.
         process: the state letter of /proc, such as T for stopped, or `GONE` or `ENDED`.
         seconds: seconds since the section began.
         silent: seconds since the last heartbeat.

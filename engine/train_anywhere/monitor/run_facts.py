@@ -55,11 +55,6 @@ class AttemptSums:
             self.idle += value < IDLE_PERCENT
 
     @property
-    def mean(self) -> float:
-        """The mean of all values."""
-        return self.total / self.count
-
-    @property
     def settled_mean(self) -> float:
         """The mean without the values before `WARM_UP_S`."""
         return self.settled_total / self.settled

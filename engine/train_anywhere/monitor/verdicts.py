@@ -211,9 +211,8 @@ def attempt_goodput(attempt: Mapping[str, Any], after: Mapping[str, Any] | None)
     spent = defaultdict(float, {name: number(value) or 0.0 for name, value in attempt["seconds"].items()})
     began = attempt.get("allocated") or attempt.get("started")
     after_s = _seconds_between(attempt.get("until"), attempt.get("script_ended"))
-    whole = max(
-        sum(spent[name] for name in SECTIONS), _seconds_between(began, attempt.get("until")) + after_s
-    )
+    counted = sum(spent[name] for name in SECTIONS)
+    whole = max(counted, _seconds_between(began, attempt.get("until")) + after_s)
     stepping, data = spent["step"], spent["data"]
     slow = min(spent["slow"], max(0.0, stepping - data))
     # the share of its steps that the next attempt did not train again

@@ -45,7 +45,6 @@ class Outcome:
     Attributes:
         state: completed, or preempted when a signal asked to stop before the end.
         epoch: number of completed epochs.
-        step: number of optimizer steps done.
         metrics: values by the names that the task gives them, such as `val/loss`.
         checkpoint: folder of the newest checkpoint; None if none was written.
         rate: training throughput of all ranks in `unit` per second; None if too few steps were measured.

@@ -38,7 +38,6 @@ class RecordedProgress:
     Attributes:
         epoch: the current epoch, counted from 1; for a run that has ended, the number of completed epochs.
         epochs: number of epochs of the whole run; None for a run that has ended.
-        step: optimizer steps done.
         steps: optimizer steps of the whole run; None for a run that has ended.
         section: train, validation, test, checkpoint ...; None for a run that has ended.
         rate: training throughput, in `unit` per second.

@@ -57,9 +57,9 @@ def is_attempt(content: object) -> bool:
 
 def fits(content: object, kinds: Mapping[Check, str]) -> bool:
     """Return whether `content` is a JSON object, and the value of each known key passes its check or is missing."""
-    pairs = [(check, key) for check, keys in kinds.items() for key in keys.split()]
+    pairs = ((check, key) for check, keys in kinds.items() for key in keys.split())
     return isinstance(content, dict) and all(
-        check(content[key]) for check, key in pairs if content.get(key) is not None
+        content.get(k) is None or check(content[k]) for check, k in pairs
     )
 
 
@@ -120,9 +120,8 @@ class RunDir:
             except OSError as error:
                 self._deferred |= fields
                 file = error.filename or self.info_file
-                removal.print_once(
-                    f"{file} can't be written ({error.strerror or error}); trying again later."
-                )
+                why = error.strerror or error
+                removal.print_once(f"{file} can't be written ({why}); trying again later.")
                 return False
 
     def write_deferred(self) -> None:

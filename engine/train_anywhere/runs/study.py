@@ -60,7 +60,6 @@ class Study:
 
     Attributes:
         arguments: the command line.
-        trials: number of all trials.
         seed: seed of the sampler; each trial adds its number.
     """
 

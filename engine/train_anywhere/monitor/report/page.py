@@ -127,9 +127,8 @@ def tiles(facts: Facts, whole: Goodput | None) -> dict[str, str]:
         shown |= {"GPU hours": f"{whole.device_hours:.3g}"} if any(n.gpus for n in facts.nodes) else {}
     if (efficiency := step_time(facts.attempts)[2]) is not None:
         shown["parallel efficiency"] = f"{efficiency:.0%}"
-    powers = [g.power for node in facts.nodes for g in node.gpus if g.power]
-    if energy := sum(power.mean * (power.last - power.first) for power in powers) / 3.6e6:
-        shown["energy of the GPUs"] = f"{energy:.3g} kWh"
+    joules = sum(gpu.power.total * node.every for node in facts.nodes for gpu in node.gpus if gpu.power)
+    shown |= {"energy of the GPUs": f"{joules / 3.6e6:.3g} kWh"} if joules else {}
     return shown
 
 
