@@ -167,19 +167,18 @@ def node_use(path: Path, samples: bool, newest: Mapping[str, Any] | None) -> Nod
     if read:
         numbers = sorted(int(n) for n in re.findall(r"^gpu([0-9]+)_use_percent$", "\n".join(read[0]), re.M))
 
-    def most(column: str) -> float | None:
-        return sums[column].most if column in sums else None
+    def gpu_use(name: str, index: int) -> GpuUse:
+        use, power = series(read, f"{name}_use_percent"), sums.get(f"{name}_power_w")
+        memory = sums.get(f"{name}_memory_used_gib")
+        return GpuUse(index, use, power, memory and memory.most, sums.get(f"{name}_use_percent"))
 
-    def gpu_use(gpu: str, index: int) -> GpuUse:
-        use, power = series(read, f"{gpu}_use_percent"), sums.get(f"{gpu}_power_w")
-        return GpuUse(index, use, power, most(f"{gpu}_memory_used_gib"), sums.get(f"{gpu}_use_percent"))
-
+    memory = sums.get("job_memory_gib")
     ranks = read_json(path.with_name(f"ranks-{path.stem}.json")).get("ranks")
     return NodeUse(
         host=path.stem,
         cpus=int(number(facts.get("cpus")) or 0),
         cpu=series(read, "cpu_use_percent"),
-        memory=most("job_memory_gib"),
+        memory=memory and memory.most,
         memory_limit=number(facts.get("memory_limit_gib")),
         gpus=tuple(gpu_use(f"gpu{index}", index) for index in numbers),
         ranks_here=tuple(r["rank"] for r in mappings(ranks) if "rank" in r),

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -51,25 +52,21 @@ def format_table(
     widths = [max(map(len, column)) for column in table]
     tails = [one_line(tail.value(row)) for row in rows] if tail else [""] * len(rows)
     kept = [at for at, column in enumerate(columns) if column.drop is None]
-    least = min(least, max(map(len, tails), default=0))
-    room = least + len(GAP) if least and width and _width(widths, kept) + len(GAP) + least <= width else 0
+    least, limit = min(least, max(map(len, tails), default=0)), math.inf if width is None else width
+    room = least + len(GAP) if least and _width(widths, kept) + len(GAP) + least <= limit else 0
     shown = [*range(len(columns))]
     for at in sorted({*shown} - {*kept}, key=lambda at: -(columns[at].drop or 0)):
-        if width and _width(widths, shown) + room > width:
+        if _width(widths, shown) + room > limit:
             shown.remove(at)
-    left = None if width is None else width - _width(widths, shown) - len(GAP)
+    left = max(0, limit - _width(widths, shown) - len(GAP))
     lines = []
-    for number, row in enumerate([None, *rows]):
+    for number, text in enumerate([tail.title if tail and len(tail.title) <= left else "", *tails]):
         cells = [table[at][number].ljust(widths[at]) for at in shown]
         if number:
-            cells = [columns[at].paint(cell, row) for at, cell in zip(shown, cells, strict=True)]
-            text = tails[number - 1]
-        else:
-            text = tail.title if tail and (left is None or len(tail.title) <= left) else ""
-        if left is None or len(text) <= max(left, 0):
-            lines.append(GAP.join([*cells, text]).rstrip())
-        else:
-            lines += [GAP.join(cells).rstrip(), fit(f"    {text}", width)]
+            cells = [columns[at].paint(cell, rows[number - 1]) for at, cell in zip(shown, cells, strict=True)]
+        lines.append(GAP.join([*cells, text] if len(text) <= left else cells).rstrip())
+        if len(text) > left:
+            lines.append(fit(f"    {text}", width))
     return "\n".join(lines)
 
 
