@@ -136,7 +136,6 @@ OUTSIDE = {
     "engine/train_anywhere/job/running_ranks.py": "the null device",
     "engine/train_anywhere/job/__main__.py": "a pipe of the batch script",
     "engine/train_anywhere/commands/new_cluster.py": "configs/, with O_EXCL",
-    "engine/train_anywhere/slurm/script/render.py": "a cache next to the templates",
     "engine/train_anywhere/files/copy_files.py": "a folder, to flush it, and a temporary file with a random name",
     "engine/train_anywhere/features/search.py": "the journal of a study, which Optuna writes",
     "engine/train_anywhere/commands/scaling.py": "the log of a cell, in the new folder of a table",
