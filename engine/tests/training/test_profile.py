@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from engine.tests.training.test_progress import open_progress
 from train_anywhere.monitor import live
 from train_anywhere.monitor.live import read_profiles, write
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.plan import Plan
 from train_anywhere.training.profile import Operation, StepProfile
-from train_anywhere.training.reporting.display import Display
-from train_anywhere.training.reporting.progress import Progress
 
 
 class Counting:
@@ -46,8 +44,7 @@ def train(profile: StepProfile, first: int, last: int, at: Callable[[int], None]
     profile.after_step(first)
     for step in range(first + 1, last + 1):
         at(step)
-        if profile.is_on:
-            profile.after_step(step)
+        profile.after_step(step)
 
 
 def found(run: RunDir) -> list[tuple[int, int, int, int]]:
@@ -69,7 +66,6 @@ def test_exactly_these_steps_are_profiled(run, steps, resumed, profiled) -> None
     lines: list[str] = []
     profile = StepProfile(run, 0, steps, Counting, lines.append)
     train(profile, resumed, 20)
-    assert not profile.is_on
     profile.close()
     assert found(run) == profiled and len(lines) == len(profiled) and Counting.running == 0
 
@@ -89,13 +85,10 @@ def test_a_request_does_not_replace_the_configured_steps(run: RunDir) -> None:
 
 
 def test_the_first_step_can_be_profiled(run: RunDir) -> None:
-    display = Display("none", 9)
-    profile = StepProfile(run, 0, "1-2", Counting, display.note)
-    with Progress(display, Plan(8, 9, 1, 9, 1, 9, 9, 0, 0), profile=profile) as progress:
-        progress.start_training(0)
+    with open_progress("none", run=run.path, profiled=("1-2", Counting)) as progress:
         for step in (1, 2):
-            profile.after_step(step)
-        assert found(run) == [(0, 1, 2, 2)]
+            progress.profile.after_step(step)
+    assert found(run) == [(0, 1, 2, 2)]
 
 
 @pytest.mark.parametrize(("last", "running"), [(8, 0), (9, 1)])
@@ -116,6 +109,5 @@ def test_each_rank_profiles_its_own_steps(run: RunDir) -> None:
         for step in range(1, 15):
             if step == 3:
                 profile.request(9)
-            if profile.is_on:
-                profile.after_step(step)
+            profile.after_step(step)
     assert found(run) == [(0, 10, 12, 3), (9, 4, 6, 3)]

@@ -12,15 +12,19 @@ import termios
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
+from train_anywhere.distributed.topology import Topology
 from train_anywhere.files import ROOT
+from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.monitor.heartbeat import Heartbeat
+from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.reporting import progress as module
-from train_anywhere.training.reporting.display import Display
 from train_anywhere.training.reporting.progress import MIN_MEASURED_S, Progress, Throughput
 
 PLAN = Plan(
@@ -34,6 +38,20 @@ PLAN = Plan(
     val_batches=1,
     test_batches=1,
 )
+
+
+def open_progress(
+    kind: str = "plain", plan: Plan = PLAN, run: Path | None = None, beats: Any = None, newest: Any = None,
+    profiled: tuple[Any, Any] = (None, None), **facts: Any,
+) -> Progress:  # fmt: skip
+    """Return the progress of a training that starts; it writes files if it has a folder."""
+    trainer = SimpleNamespace(fast_dev_run=run is None, profiler=profiled[0])
+    config: Any = SimpleNamespace(monitor=SimpleNamespace(progress=kind), trainer=trainer)
+    process = RankProcess(RunDir(run or ROOT), Topology(), Stop(), heartbeat=beats or Heartbeat())
+    devices = facts.pop("devices", 1)
+    progress = Progress(config, process, plan, devices, facts, profiled[1], newest or (lambda: None))
+    progress.start_training(0)
+    return progress
 
 
 class Clock:
@@ -56,7 +74,7 @@ def epoch(progress: Progress, number: int, clock: Clock, seconds: float = 0.1) -
 def test_a_plain_line_for_an_epoch(monkeypatch, capsys) -> None:
     """The rate is that of training: 10 batches of 32 on 2 ranks in 1 s, without validation."""
     clock = Clock(monkeypatch)
-    with Progress(Display("plain", 30), PLAN, world_size=2) as progress:
+    with open_progress(devices=2) as progress:
         epoch(progress, 0, clock)
         epoch(progress, 1, clock)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
@@ -69,7 +87,7 @@ def test_a_plain_line_for_an_epoch(monkeypatch, capsys) -> None:
 def test_units_that_rows_hold_several_of(monkeypatch, capsys) -> None:
     """A row has 512 tokens: 10 batches of 32 rows in a second."""
     clock = Clock(monkeypatch)
-    with Progress(Display("plain", 30), PLAN, unit="tokens", units_per_row=512) as progress:
+    with open_progress(unit="tokens", units_per_row=512) as progress:
         clock.now += 10
         progress.add_batches(0, 0)
         progress.end_epoch(0, {})
@@ -86,7 +104,7 @@ def test_units_that_rows_hold_several_of(monkeypatch, capsys) -> None:
 
 def test_a_long_epoch_shows_life_every_ten_seconds(monkeypatch, capsys) -> None:
     clock = Clock(monkeypatch)
-    with Progress(Display("plain", 30), PLAN) as progress:
+    with open_progress() as progress:
         epoch(progress, 0, clock, seconds=4.0)
         epoch(progress, 1, clock, seconds=4.0)
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
@@ -99,7 +117,7 @@ def test_a_long_epoch_shows_life_every_ten_seconds(monkeypatch, capsys) -> None:
 def test_batches_may_be_told_several_at_once(monkeypatch, capsys) -> None:
     clock, said = Clock(monkeypatch), []
     for count in (1, 5):
-        with Progress(Display("plain", 30), PLAN) as progress:
+        with open_progress() as progress:
             for batch in range(count - 1, 10, count):
                 clock.now += 0.1 * count
                 fresh = {"train/loss": 0.5} if batch == 9 else None
@@ -111,27 +129,16 @@ def test_batches_may_be_told_several_at_once(monkeypatch, capsys) -> None:
 
 def test_max_steps_may_end_the_last_epoch_early(monkeypatch, capsys) -> None:
     clock = Clock(monkeypatch)
-    with Progress(Display("plain", 30), replace(PLAN, total_steps=13)) as progress:
+    with open_progress(plan=replace(PLAN, total_steps=13)) as progress:
         epoch(progress, 2, clock)
     assert "step 13/13" in capsys.readouterr().out
-
-
-def test_none_says_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    clock = Clock(monkeypatch)
-    with Progress(Display("none", 30), PLAN) as progress:
-        epoch(progress, 0, clock)
-        progress.note("resuming")
-    assert capsys.readouterr().out == ""
 
 
 BAR = f"""
 import sys
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "engine")!r}]
-from train_anywhere.training.plan import Plan
-from train_anywhere.training.reporting.display import Display
-from train_anywhere.training.reporting.progress import Progress
-plan = {PLAN!r}
-with Progress(Display("auto", 30), plan) as progress:
+from engine.tests.training.test_progress import open_progress
+with open_progress("auto") as progress:
     progress.note("resuming at step 0")
     for batch in range(10):
         progress.add_batches(0, batch, {{"train/loss": 0.5}})
@@ -205,11 +212,8 @@ def test_what_is_told_to_who_asks_from_outside(monkeypatch, capsys, tmp_path) ->
     heartbeat = Heartbeat()
     heartbeat.enter("start")
     saved: list[SavedCheckpoint] = []
-    display = Display("none", 30)
     newest = lambda: saved[-1] if saved else None  # noqa: E731
-    with Progress(
-        display, PLAN, unit="images", live=tmp_path, heartbeat=heartbeat, newest=newest
-    ) as progress:
+    with open_progress("none", run=tmp_path, beats=heartbeat, newest=newest, unit="images") as progress:
         assert progress.state()["section"] == "start"
         assert progress.state()["step"] is None
         clock.now += 50  # a slow start is not training
@@ -245,17 +249,19 @@ def test_what_is_told_to_who_asks_from_outside(monkeypatch, capsys, tmp_path) ->
     assert capsys.readouterr().out == ""
 
 
-def test_a_rank_that_nobody_asks_counts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_nobody_asks_counts_and_says_nothing(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    with Progress(Display("none", 30), PLAN) as progress:
+    with open_progress("none") as progress:
         progress.add_batches(0, 3)
+        progress.note("resuming")
         assert progress.live is None
         assert progress.state()["step"] is None
-    assert [*tmp_path.iterdir()] == []
+    assert [*tmp_path.iterdir()] == [] and capsys.readouterr().out == ""
 
 
 def test_rates_of_intervals() -> None:
     meter = Throughput(rows=8, world_size=2, unit="rows", heartbeat=Heartbeat())
+    assert meter.summary() is None
     for batch in range(12):
         time.sleep(0.01)
         meter.add_batches(batch % 4 == 3, 1, batch)
@@ -281,9 +287,3 @@ def test_a_pause_does_not_count() -> None:
         time.sleep(0.05)
     assert len(meter.rates) == 3
     assert meter.seconds <= time.monotonic() - began - 3 * 0.05
-
-
-def test_too_little_says_nothing() -> None:
-    meter = Throughput(rows=8, world_size=1, unit="rows", heartbeat=Heartbeat())
-    meter.add_batches(True, 1, 0)
-    assert meter.summary() is None

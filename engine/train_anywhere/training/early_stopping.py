@@ -103,11 +103,7 @@ class Timer:
 
 
 def monitored_value(metrics: Mapping[str, float], monitor: str | None, key: str) -> float:
-    """Return the metric `monitor`, which the configuration's `key` names.
-
-    Raises:
-        ConfigError: the metric was not measured.
-    """
+    """Return the metric `monitor`, which the configuration's `key` names. Raises ConfigError: the metric was not measured."""
     if monitor in metrics:
         return metrics[str(monitor)]
     known = [name for name in metrics if name != "lr"]

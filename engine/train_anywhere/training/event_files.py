@@ -10,11 +10,7 @@ from train_anywhere.files.removal import print_once
 
 
 class EventFiles:
-    """The folder of a run's event files. A disk error is printed once, and never raised in the training.
-
-    Attributes:
-        pause_s: time between two tries to write after a disk error.
-    """
+    """The folder of a run's event files. A disk error is printed once, and never raised in the training."""
 
     pause_s = 30.0
 

@@ -6,9 +6,10 @@ RUN/profile/rank-<N>.json             the slowest operations of that rank's newe
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from train_anywhere.config.limits import span_bounds
 from train_anywhere.files.atomic import make_folder, read_json
@@ -24,11 +25,7 @@ FILE_S = 10.0
 
 
 class Operation(NamedTuple):
-    """An operation in a profile: its name, number of calls, and own milliseconds.
-
-    Attributes:
-        ms: on the GPU if one is used, else on the CPU.
-    """
+    """An operation in a profile: its name, number of calls, and own milliseconds on the GPU, or on the CPU without one."""
 
     name: str
     calls: int
@@ -45,7 +42,8 @@ class Recording(Protocol):
         """Stop, write the traces, and return all operations. Raises OSError."""
 
 
-class ProfiledSteps(NamedTuple):
+@dataclass
+class ProfiledSteps:
     """Steps to profile.
 
     Attributes:
@@ -53,12 +51,16 @@ class ProfiledSteps(NamedTuple):
         ranks: the ranks that record them.
         first: the first optimizer step; 0: the next one.
         last: the last step; with `first` 0, the number of steps.
+        began: the step after which the profile began.
+        recording: the running profiler, on the ranks that record them.
     """
 
     number: int
     ranks: Sequence[int]
     first: int
     last: int
+    began: int | None = None
+    recording: Recording | None = None
 
 
 class StepProfile:
@@ -81,24 +83,16 @@ class StepProfile:
         self._report = report if rank == 0 else partial(print, flush=True)
         # the last one is next: a request waits for nothing, and `trainer.profiler` waits for requests
         self._due = [ProfiledSteps(0, [0], *span_bounds(steps))] if steps else []
-        self._recording: Recording | None = None
-        self._began: int | None = None
         self._step: int | None = None
-
-    @property
-    def is_on(self) -> bool:
-        """True if `after_step` must be called; False for nearly all steps of nearly all runs."""
-        return bool(self._due)
 
     def request(self, number: int) -> None:
         """Profile the steps of a request next. All ranks call this after the same step."""
-        end, asked = time.monotonic() + FILE_S, dict[str, Any]()
-        while asked.get("number") != number and time.monotonic() < end:
-            asked = read_json(self.run.path / "monitor" / live.PROFILE)
-            if asked.get("number") != number:
-                time.sleep(0.1)
+        end, path = time.monotonic() + FILE_S, self.run.path / "monitor" / live.PROFILE
+        while (asked := read_json(path)).get("number") != number and time.monotonic() < end:
+            time.sleep(0.1)
         ranks, count = asked.get("ranks"), asked.get("steps")
-        if self._began is None and isinstance(count, int) and isinstance(ranks, list):
+        running = any(one.began is not None for one in self._due)
+        if not running and isinstance(count, int) and isinstance(ranks, list):
             waiting = [one for one in self._due if not one.number]
             self._due = [*waiting, ProfiledSteps(number, ranks, 0, count)]
 
@@ -107,19 +101,19 @@ class StepProfile:
         self._step = step
         if not self._due:
             return
-        if self._recording:
-            self._recording.step()
-        if self._due[-1].first == 0:
-            self._due[-1] = self._due[-1]._replace(first=step + 1, last=step + self._due[-1].last)
         span = self._due[-1]
+        if span.recording:
+            span.recording.step()
+        if span.first == 0:
+            span.first, span.last = step + 1, step + span.last
         if step >= span.last:
             self._end()
-        elif self._began is None and step + 1 >= span.first:
-            self._began = step
+        elif span.began is None and step + 1 >= span.first:
+            span.began = step
             try:
                 if self.rank in span.ranks:
                     make_folder(self.run.path / "profile")
-                    self._recording = self._begin(self.run.path / "profile", f"rank-{self.rank}")
+                    span.recording = self._begin(self.run.path / "profile", f"rank-{self.rank}")
             except (OSError, RuntimeError) as error:  # the disk, or a profiler of a callback is running
                 self._report(f"steps {step + 1}-{span.last} are not profiled: {error}")
 
@@ -128,29 +122,23 @@ class StepProfile:
         if not self._due:
             return
         span, step = self._due[-1], self._step
-        if span.first and self.rank in span.ranks and step is not None and self._began in (None, step):
+        if span.first and self.rank in span.ranks and step is not None and span.began in (None, step):
             why = f"training ended after step {step}"
             self._report(f"steps {span.first}-{span.last} are not profiled: {why}.")
         self._end()
 
     def _end(self) -> None:
         """Stop the current profile, and write the slowest operations of its steps."""
-        span, recording, began = self._due.pop(), self._recording, self._began
-        self._recording = self._began = None
-        if recording is None or began is None or self._step is None:
+        span, last, folder = self._due.pop(), self._step, self.run.path / "profile"
+        if span.recording is None or span.began is None or last is None:
             return
-        first, last, folder = began + 1, self._step, self.run.path / "profile"
+        first = span.began + 1
         try:
-            slowest = sorted(recording.finish(), key=lambda one: -one.ms)[:SLOWEST]
+            slowest = sorted(span.recording.finish(), key=lambda one: -one.ms)[:SLOWEST]
             if first > last:  # training ended
                 return
-            content = {
-                "number": span.number,
-                "rank": self.rank,
-                "steps": (first, last),
-                "operations": slowest,
-            }
-            write(folder / f"rank-{self.rank}.json", content)
+            known = {"number": span.number, "rank": self.rank, "steps": (first, last)}
+            write(folder / f"rank-{self.rank}.json", known | {"operations": slowest})
             self._report(f"steps {first}-{last} of rank {self.rank} are profiled: {folder}")
         except (OSError, RuntimeError) as error:
             self._report(f"the profile of steps {first}-{last} is not written: {error}")

@@ -78,7 +78,7 @@ def ours(config: Config, topology: Topology) -> tuple[Counter[str], Counter[str]
 
     TrainingCallback.fit = watched  # type: ignore[assignment,method-assign]
     side.train(config, RankProcess(make_run(config, [], local_layout(config)), topology, Stop()))
-    return operations(trained[0].module.train_graph), between
+    return operations(trained[0].model.train_function), between
 
 
 def watch(callback: TrainingCallback, name: str, between: Counter[str]) -> None:

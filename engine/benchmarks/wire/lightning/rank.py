@@ -40,18 +40,19 @@ from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.horovod.initialize import import_horovod, start_horovod
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.features.feature import Observers
-from train_anywhere.job.rank_process import Stop
+from train_anywhere.job.rank_process import RankProcess, Stop
+from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.early_stopping import Timer
 from train_anywhere.training.lightning.dropin.visible import RunLogger, listen
 from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 from train_anywhere.training.lightning.loop.course import Agreement, Course
 from train_anywhere.training.lightning.loop.over_ranks import OverRanks
+from train_anywhere.training.lightning.loop.tensorboard import TorchRecording
 from train_anywhere.training.lightning.optim import ConfiguredOptimizer, make_optimizer
 from train_anywhere.training.lightning.strategies.choose import make_strategy
 from train_anywhere.training.lightning.strategies.fsdp import shard
 from train_anywhere.training.lightning.trainer import make_trainer
 from train_anywhere.training.plan import build_network, make_user_plan
-from train_anywhere.training.reporting.display import Display
 from train_anywhere.training.reporting.progress import Progress
 
 SYNTHETIC = [
@@ -75,7 +76,8 @@ def with_trainer(config: Config, topology: Topology, flag: bool) -> None:
     if flag:
         del trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor
     trainer.callbacks.append(Watched())
-    progress = Progress(Display("none", plan.total_steps), plan)
+    process = RankProcess(RunDir(Path.cwd()), topology, Stop())
+    progress = Progress(config, process, plan, world_size, splits.facts, TorchRecording, lambda: None)
     agreement = Agreement(course, Stop(), Timer(config.trainer), progress, Observers(), writes=False)
     optimizer = ConfiguredOptimizer(trainer, config, course, world_size)
     module = Classification(build_network(config, splits.facts), optimizer.make_optimizer)

@@ -15,13 +15,13 @@ def make_module(model: Any, accumulate: int, shape: tuple[int, ...] = (8, 8, 1),
     import keras
     import tensorflow as tf
 
-    from train_anywhere.training.keras.dropin.gradients import average_in_apply, find_parts
+    from train_anywhere.training.keras.dropin.gradients import AveragingApply, find_parts
     from train_anywhere.training.keras.dropin.model import build_variables
     from train_anywhere.training.keras.module import Module
     from train_anywhere.training.keras.strategies.base import Strategy
 
     applies = [
-        average_in_apply(one, Strategy(), n)
+        AveragingApply(one, Strategy(), n)
         for n, one in enumerate(find_parts(model, keras.optimizers.Optimizer))
     ]
     spec = (tf.TensorSpec((None, *shape)), tf.TensorSpec((None,), tf.int64))

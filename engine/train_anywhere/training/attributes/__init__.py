@@ -5,12 +5,38 @@ of random numbers and objects with a `state_dict` are kept if they have changed.
 property, calls no method of user code but `state_dict`, and writes through `__dict__` or in place.
 """
 
+import ast
+import functools
+import io
+import json
+import sys
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from hashlib import blake2b
 from typing import Any
 
+import numpy as np
+
 from train_anywhere.errors import CheckpointError
-from train_anywhere.training.attributes.encoding import Decoder, Encoder, pack, unpack
-from train_anywhere.training.attributes.walk import MISSING, Framework, LimitReached, NotKept, Walk
+from train_anywhere.training.attributes.walk import (
+    ATOMS,
+    BYTES,
+    DEPTH,
+    ENTRIES,
+    MAPPINGS,
+    MISSING,
+    MUTABLE,
+    NUMBERS,
+    SEQUENCES,
+    Framework,
+    LimitReached,
+    NotKept,
+    Walk,
+    fields,
+    has_state,
+    is_plain,
+)
 
 
 class Attributes:
@@ -115,3 +141,227 @@ class Attributes:
         if line not in self._reported:
             self._reported.add(line)
             self.report(line)
+
+
+class Encoder:
+    """Converts attributes to JSON data and arrays.
+
+    Args:
+        made: the types of the objects that were made before training, by path. A new process makes them, too.
+
+    Attributes:
+        arrays: the arrays by the digest of their values, so that equal ones are stored once.
+    """
+
+    def __init__(self, walk: Walk, made: Mapping[str, type]) -> None:
+        self.walk, self.made = walk, made
+        self.arrays: dict[str, np.ndarray] = {}
+        self._seen: dict[int, str] = {}
+        self._bytes = 0
+
+    def encode_path(self, path: str) -> list[Any]:
+        """Return a list with the data of an attribute, and whether it is plain; empty if it was removed. Raises NotKept."""
+        owner, name = self.walk.find(path)
+        value = self.walk.value(owner, name)
+        return [] if value is MISSING else [self._encode(value, path, 0), is_plain(owner, name)]
+
+    def _encode(self, value: Any, path: str, level: int) -> Any:
+        kind = type(value)
+        if kind in ATOMS:
+            return {"literal": repr(value)} if kind in (complex, bytes) else value
+        walk = self.walk
+        if name := walk.names.get(id(value)):
+            return {"held": name}
+        if issubclass(kind, Enum):
+            return {"enum": value.name, "class": class_name(kind)}
+        if (seen := self._seen.get(id(value)) or walk.first.get(id(value), path)) != path:
+            return {"same": seen}
+        if seen in walk.owners:
+            if self.made.get(seen) is not kind:
+                raise NotKept(path, kind.__name__)
+            return {"same": seen}
+        if not issubclass(kind, tuple):
+            self._seen[id(value)] = path
+            walk.alive.append(value)
+        if issubclass(kind, (np.ndarray, np.generic)):
+            name = "scalar" if issubclass(kind, np.generic) else "array"
+            return {name: self._keep(np.asarray(value), path), "at": path}
+        if issubclass(kind, walk.framework.arrays):
+            described = walk.framework.describe(value)
+            return {"tensor": self._keep(walk.framework.read(value), path), "of": described, "at": path}
+        if level <= DEPTH:
+            if issubclass(kind, (dict, *SEQUENCES.values())):
+                return self._container(value, kind, path, level) | {"at": path}
+            if generator := walk.framework.generator(value):
+                state = self._encode(generator[0](value), f"{path}.state", level + 1)
+                return {"random": state, "at": path}
+            if has_state(kind) and not issubclass(kind, (*walk.framework.own, *walk.framework.walked)):
+                return {"state": self._encode(value.state_dict(), f"{path}.state", level), "at": path}
+            if fields(kind):
+                inside = {f: self._encode(getattr(value, f), f"{path}.{f}", level + 1) for f in fields(kind)}
+                return {"fields": inside, "class": class_name(kind), "at": path}
+        raise NotKept(path, kind.__name__)
+
+    def _container(self, value: Any, kind: type, path: str, level: int) -> dict[str, Any]:
+        simple = not issubclass(kind, dict) and {*map(type, value)} <= NUMBERS
+        if len(value) > ENTRIES and not simple:
+            raise NotKept(path, f"{kind.__name__} with {len(value):,} entries")
+        if issubclass(kind, dict):
+            pairs = [
+                [self._encode(k, path, level + 1), self._encode(v, f"{path}[{n}]", level + 1)]
+                for n, (k, v) in enumerate(value.items())
+            ]
+            return {next(name for name, base in MAPPINGS.items() if issubclass(kind, base)): pairs}
+        name = next(name for name, base in SEQUENCES.items() if issubclass(kind, base))
+        items = value if simple else [self._encode(v, f"{path}[{n}]", level + 1) for n, v in enumerate(value)]
+        found: dict[str, Any] = {name: [*items]}
+        if hasattr(kind, "_fields") and name == "tuple":
+            found["class"] = class_name(kind)
+        return found | {"most": value.maxlen} if name == "deque" else found
+
+    def _keep(self, values: np.ndarray | None, path: str) -> str:
+        if values is None or values.dtype.hasobject:
+            raise NotKept(path, "array without values")
+        self._bytes += values.nbytes
+        if self._bytes > BYTES:
+            raise NotKept(path, f"beyond {BYTES >> 20} MB in all")
+        values = np.array(values, order="C")  # training changes the original
+        content = values.tobytes() + f"{values.shape}{values.dtype.str}".encode()
+        digest = blake2b(content, digest_size=16).hexdigest()
+        self.arrays[digest] = values
+        return digest
+
+
+class Decoder:
+    """Converts JSON data and arrays back, in place if an object of the same kind is there."""
+
+    def __init__(self, walk: Walk, arrays: Mapping[str, np.ndarray]) -> None:
+        self.walk, self.arrays = walk, arrays
+        self._decoded: dict[str, Any] = {}
+
+    def set_path(self, path: str, saved: list[Any]) -> None:
+        """Set an attribute, or remove it if `saved` is empty. Raises NotKept."""
+        owner, name = self.walk.find(path)
+        own, old = object.__getattribute__(owner, "__dict__"), self.walk.value(owner, name)
+        if not saved:
+            own.pop(name, None)
+        elif (new := self._decode(saved[0], old, path)) is not old:
+            if not saved[1] or (old is not MISSING and name not in own):
+                raise NotKept(path, "made in training")
+            own[name] = new
+
+    def _decode(self, saved: Any, old: Any, path: str) -> Any:
+        if not isinstance(saved, dict):
+            return saved
+        kind, value = next(iter(saved.items()))
+        if kind == "held":
+            if value not in self.walk.held:
+                raise NotKept(path, "made in training")
+            return self.walk.held[value]
+        if kind == "same":
+            return self._same(value, path)
+        if kind in SEQUENCES or kind in MAPPINGS:
+            new = self._container(kind, saved, old, path)
+        elif kind in ("random", "state"):
+            state = self._decode(value, None, path)
+            if kind == "state" and old is not MISSING and has_state(type(old)):
+                old.load_state_dict(state)
+            elif kind == "random" and (generator := self.walk.framework.generator(old)):
+                generator[1](old, state)
+            else:
+                raise NotKept(path, "made in training")
+            new = old
+        elif kind == "fields":
+            cls = find_class(saved["class"])
+            new = old if type(old) is cls else object.__new__(cls)
+            for name, item in value.items():
+                object.__setattr__(new, name, self._decode(item, getattr(new, name, None), path))
+        else:
+            new = self._plain(kind, saved, old)
+        if "at" in saved:
+            self._decoded[saved["at"]] = new
+        return new
+
+    def _plain(self, kind: str, saved: dict[str, Any], old: Any) -> Any:
+        value = saved[kind]
+        if kind == "literal":
+            return ast.literal_eval(value)
+        if kind == "enum":
+            return find_class(saved["class"])[value]  # type: ignore[index]
+        values = self.arrays[value]
+        if kind == "tensor":
+            return self.walk.framework.write(old, values, saved["of"])
+        if kind == "scalar":
+            return values[()]
+        fits = isinstance(old, np.ndarray) and (old.shape, old.dtype) == (values.shape, values.dtype)
+        if not fits or not old.flags.writeable:
+            return values.copy()
+        old[...] = values
+        return old
+
+    def _same(self, path: str, of: str) -> Any:
+        if path in self._decoded:
+            return self._decoded[path]
+        if path in self.walk.owners:
+            return self.walk.owners[path]
+        value = self.walk.value(*self.walk.find(path))
+        if value is MISSING:
+            raise NotKept(of, "made in training")
+        return value
+
+    def _container(self, kind: str, saved: dict[str, Any], old: Any, path: str) -> Any:
+        base, items = {**SEQUENCES, **MAPPINGS}[kind], saved[kind]
+        in_place = isinstance(old, base) and issubclass(base, MUTABLE)
+        if kind in MAPPINGS:
+            known = old if in_place else {}
+            decoded = ((self._decode(key, None, path), item) for key, item in items)
+            entries = {key: self._decode(item, known.get(key), path) for key, item in decoded}
+            if not in_place:
+                return base(entries)
+            dict.clear(old)
+            (dict if isinstance(old, Counter) else type(old)).update(old, entries)
+            return old
+        known = list(old) if kind in ("list", "tuple") and isinstance(old, (list, tuple)) else []
+        new = [self._decode(item, known[n] if n < len(known) else None, path) for n, item in enumerate(items)]
+        if not in_place:
+            if "class" in saved:
+                return find_class(saved["class"])(*new)
+            return deque(new, saved["most"]) if kind == "deque" else base(new)
+        old.clear()
+        old.update(new) if kind == "set" else old.extend(new)
+        return old
+
+
+def class_name(kind: type) -> str:
+    """Return the name by which `find_class` finds a class."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def find_class(name: str) -> type:
+    """Return a class of values that is imported, such as a dataclass or enum. Raises ValueError for anything else."""
+    module, _, dotted = name.partition(":")
+    found: Any = functools.reduce(getattr, dotted.split("."), sys.modules[module])
+    if isinstance(found, type):
+        named = issubclass(found, tuple) and hasattr(found, "_fields")
+        if named or issubclass(found, Enum) or fields(found):
+            return found
+    raise ValueError(f"{name} is not a class of values")
+
+
+def pack(tree: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Return JSON data and arrays as the bytes of an npz file."""
+    buffer = io.BytesIO()
+    np.savez(buffer, tree=np.frombuffer(json.dumps(tree).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the arguments of `pack`. Raises CheckpointError for damaged data."""
+    if not data:
+        return {}, {}
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        return json.loads(arrays.pop("tree").tobytes()), arrays
+    except Exception as error:  # numpy raises many types for damaged files
+        raise CheckpointError(f"the checkpoint's attributes can't be read: {error!r}.") from error

@@ -103,20 +103,10 @@ class Framework:
     def write(self, old: Any, values: np.ndarray, described: list[Any]) -> Any:
         """Return `old` with new values if it is such an array, else a new array."""
 
-    def random_state(self, value: Any) -> Any:
-        """Return the state of a generator of random numbers. None for any other value."""
-        for kind, get, _ in self.generators:
-            if isinstance(value, kind) and not isinstance(value, random.SystemRandom):
-                return get(value)
-        return None
-
-    def set_random_state(self, value: Any, state: Any) -> bool:
-        """Set the state of a generator. Return False for any other value."""
-        for kind, _, put in self.generators:
-            if isinstance(value, kind):
-                put(value, state)
-                return True
-        return False
+    def generator(self, value: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]] | None:
+        """Return the functions that get and set the state of a generator of random numbers. None for any other value."""
+        found = ((get, put) for kind, get, put in self.generators if isinstance(value, kind))
+        return None if isinstance(value, random.SystemRandom) else next(found, None)
 
     def attributes(self, owner: Any) -> dict[str, Any] | None:
         """Return the attributes of an object of the framework that are looked at. None for any other object."""
@@ -165,7 +155,7 @@ class Walk:
             return own
         if issubclass(kind, (*QUIET, enum.Enum)) or has_state(kind) or is_iterator(kind):
             return None
-        if self.framework.random_state(owner) is not None:
+        if self.framework.generator(owner):
             return None
         try:
             attributes = object.__getattribute__(owner, "__dict__")
@@ -205,8 +195,8 @@ class Walk:
             return id(value), zlib.crc32(value)
         if is_iterator(kind):
             return object()  # it may have moved
-        if (state := self.framework.random_state(value)) is not None:
-            return "random", self._mark(state, path, depth, level + 1, True)
+        if generator := self.framework.generator(value):
+            return "random", self._mark(generator[0](value), path, depth, level + 1, True)
         if has_state(kind) and not issubclass(kind, self.framework.own):
             return id(value), self._mark(value.state_dict(), path, depth, level + 1, True)
         # what is behind an object with a `__dict__` is looked at by itself

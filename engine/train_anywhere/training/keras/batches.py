@@ -61,14 +61,9 @@ class Rows:
 
 
 class Loader:
-    """The batches of a model, as `keras.Model.fit` would get them.
+    """The batches of a model, as `keras.Model.fit` would get them; `notes` are lines for the user about limitations of the data.
 
-    Attributes:
-        notes: lines for the user about limitations of the data.
-
-    Raises:
-        ConfigError: a split can't be read, or can't be divided between replicas.
-        DataError: a split can't be read.
+    Raises ConfigError, DataError: a split can't be read, or can't be divided between replicas.
     """
 
     def __init__(self, config: Config, strategy: Strategy, splits: Splits) -> None:

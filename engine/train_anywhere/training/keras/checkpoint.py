@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import tensorflow as tf
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.choice import read_chosen, select_weights
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckpoint
-from train_anywhere.config.schema import EarlyStopping, Init, Trainer
+from train_anywhere.config.schema import Config, Init, Trainer
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.copy_files import refuse_compressed
 from train_anywhere.runs.folder import open_run
@@ -58,17 +59,6 @@ class Position:
     def ends_epoch(self, plan: Plan) -> bool:
         """Return whether no step is left in the epoch or the run."""
         return self.batch >= plan.train_batches or self.step >= plan.total_steps or self.timed_out
-
-    def close_epoch(self, plan: Plan) -> None:
-        """Move to the next epoch, after the work at the end of this one is done."""
-        self.pending = False
-        if self.batch >= plan.train_batches:
-            self.epoch, self.batch = self.epoch + 1, 0
-
-    def is_complete(self, plan: Plan, rule: EarlyStopping) -> bool:
-        """Return whether training is complete, by its length or because it ended early."""
-        early = self.ended or self.timed_out or self.patience.should_stop(rule)
-        return (early or self.step >= plan.total_steps) and not self.pending
 
 
 def disable_graph_optimizer() -> None:
@@ -150,22 +140,39 @@ def save_state(
     checkpointer.save(write, CheckpointInfo(*at, metrics, value, "keras", seconds=position.seconds))
 
 
-def restore(saved: SavedCheckpoint, module: Module, state: Mapping[str, Any]) -> Position:
-    """Restore all variables of a checkpoint, and return the position.
+def restore_or_initialize(
+    config: Config, module: Module, newest: SavedCheckpoint | None
+) -> tuple[Position, dict[str, Any] | None]:
+    """Restore the newest checkpoint and its state.json, or initial weights, on all ranks.
 
-    Raises:
-        CheckpointError: the checkpoint is of another model, optimizer or precision.
+    Raises CheckpointError: the checkpoint is of another framework, model, optimizer or precision.
     """
-    raw = saved.path / RAW_WEIGHTS
-    check_base(str(saved.path), module, state["lora"])
-    restore_variables(raw if raw.exists() else saved.path / "weights.npz", module.weights())
-    restore_variables(saved.path / "optimizer.npz", module.optimizer_state(), "optimizer or precision")
-    if (saved.path / METRICS_FILE).exists():
-        module.metrics.restore([*_read(saved.path / METRICS_FILE).values()])
-    patience = Patience(state["best"], state["bad"])
-    metrics = dict(saved.metrics)
-    at, ended = (saved.epoch, saved.batch, saved.step), state["ended"]
-    return Position(*at, metrics, state["pending"], patience, ended, seconds=saved.seconds)
+    strategy, position, state = module.strategy, Position(), None
+    if newest:
+        refuse_other_framework(newest, "keras")
+    if strategy.rank == 0 and (newest is None or module.base):  # a checkpoint does not hold the base
+        shows = config.monitor.progress != "none" and newest is None
+        load_initial_weights(config.init, module, partial(print, flush=True) if shows else lambda line: None)
+    if newest:
+        folder, raw = newest.path, newest.path / RAW_WEIGHTS
+        state = read_state(folder / "state.json")
+        check_base(str(folder), module, state["lora"])
+        restore_variables(raw if raw.exists() else folder / "weights.npz", module.weights())
+        restore_variables(folder / "optimizer.npz", module.optimizer_state(), "optimizer or precision")
+        if (folder / METRICS_FILE).exists():
+            module.restore_metrics([*_read(folder / METRICS_FILE).values()])
+        at, metrics = (newest.epoch, newest.batch, newest.step), dict(newest.metrics)
+        patience = Patience(state["best"], state["bad"])
+        position = Position(*at, metrics, state["pending"], patience, state["ended"], seconds=newest.seconds)
+    weights = {**(module.base.variables if module.base else {}), **module.weights()}
+    strategy.broadcast_variables([*weights.values(), *module.optimizer_state().values()])
+    state, known = strategy.broadcast_json([state, asdict(position)])
+    # each device has other dropout seeds, after all received those of rank 0
+    for seed in (v for v in module.model.variables if v.name == SEED_STATE):
+        local = strategy.local_values(seed)
+        for number, value in enumerate(local):
+            value.assign_add(tf.constant([strategy.rank * len(local) + number, 0], value.dtype))
+    return Position(**known | {"patience": Patience(**known["patience"])}), state
 
 
 def read_state(file: Path) -> dict[str, Any]:
@@ -195,11 +202,7 @@ SEED_STATE = "seed_generator_state"
 
 
 def load_initial_weights(init: Init, module: Module, report: Callable[[str], None]) -> None:
-    """Load the weights that `init` names, if any, into the model.
-
-    Raises:
-        CheckpointError: the weights can't be read, or do not fit.
-    """
+    """Load the weights that `init` names, if any, into the model. Raises CheckpointError: the weights can't be read, or do not fit."""
     if init.run is None:
         return
 

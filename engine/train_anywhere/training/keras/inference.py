@@ -1,9 +1,7 @@
 """Open the trained Keras model of a run on one device, to measure, use and export it so that the export answers as `predict` does."""
 
 import inspect
-from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,29 +46,24 @@ def open_trained_model(config: Config, folder: Path, splits: Splits | None = Non
     return TrainedModel(config, module, loader)
 
 
-@dataclass
 class TrainedModel:
-    """A trained model and its data."""
+    """A trained model and its data.
 
-    config: Config
-    module: Module
-    loader: Loader
+    Attributes:
+        facts: facts about the data set, such as the number of classes.
+        network: the network of `model=`, or the user's `keras.Model`.
+        call_arguments: arguments with which a prediction calls the network.
+        train_split: the data that the model was trained on.
+        generate: continues a sequence of tokens; None without `generate` of a task that gets its network.
+    """
 
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """Facts about the data set, such as the number of classes."""
-        return self.module.facts
-
-    @property
-    def network(self) -> keras.Model:
-        """The network of `model=`, or the user's `keras.Model`."""
-        return self.module.network or self.module.model
-
-    @property
-    def train_split(self) -> Any:
-        """The data that the model was trained on."""
-        split = self.loader.splits["train"]
-        return getattr(split, "dataset", split)  # of a map-style data set, which `Samples` reads
+    def __init__(self, config: Config, module: Module, loader: Loader) -> None:
+        self.config, self.module, self.loader, self.facts = config, module, loader, module.facts
+        self.network = module.network or module.model
+        self.call_arguments = inference_arguments(self.network)
+        split = loader.splits["train"]
+        self.train_split = getattr(split, "dataset", split)  # of a map-style data set, which `Samples` reads
+        self.generate = getattr(module.model, "generate", None) if module.network else None
 
     def predict_rows(self, rows: DataSet) -> Any:
         """Return what the model predicts for rows, arrays [n, ...]."""
@@ -80,11 +73,6 @@ class TrainedModel:
     def predict_arrays(self, array: np.ndarray) -> Any:
         """Return what the user's own model returns for rows [n, ...]."""
         return self.network.predict(array, batch_size=self.config.data.batch_size, verbose=0)
-
-    @property
-    def generate(self) -> Callable[[list[int], int, float, int], list[int]] | None:
-        """A function that continues a sequence of tokens. None without `generate` of a task that gets its network."""
-        return getattr(self.module.model, "generate", None) if self.module.network else None
 
     def list_splits(self, predicting: bool = False) -> list[str]:
         """Return the splits that the data has, the best one to report first."""
@@ -114,11 +102,6 @@ class TrainedModel:
     def _predict(self, data: dict[str, Any]) -> Any:
         """Return the output of the model for each row."""
         return tf.nest.map_structure(_to_numpy, self.module.model.predict(**data, verbose=0))
-
-    @property
-    def call_arguments(self) -> Mapping[str, Any]:
-        """Arguments with which a prediction calls the network."""
-        return inference_arguments(self.network)
 
     def export(self, format: str, path: Path) -> None:
         """Write a file for Keras ("keras") or a folder for serving ("savedmodel"), see `export_model`."""
@@ -160,14 +143,8 @@ def inference_arguments(model: keras.Model) -> dict[str, bool]:
 def export_model(model: keras.Model, format: str, path: Path, rows: Any) -> None:
     """Write a file for Keras ("keras") or a folder for serving ("savedmodel"), and compare its answers with `predict`.
 
-    Args:
-        model: the trained, built model.
-        format: "keras" or "savedmodel".
-        path: the new file or folder.
-        rows: inputs of the model, arrays [n, ...], with which the answers are compared.
-
-    Raises:
-        CheckpointError: the model can't be written in this format, or the written model answers differently.
+    `rows` are inputs of the model, arrays [n, ...], for the comparison. Raises CheckpointError: the model can't be written so, or the
+    written model answers differently.
     """
     arguments = inference_arguments(model)
     expected = [model(rows, **arguments) for _ in range(2)]

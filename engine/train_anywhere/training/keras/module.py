@@ -1,11 +1,13 @@
 """A model as a run trains it: its step functions, variables and metrics."""
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from train_anywhere.errors import ConfigError, RanksDifferError, listed
@@ -18,13 +20,33 @@ from train_anywhere.training.keras.dropin.gradients import (
     read_flags,
     set_flags,
 )
-from train_anywhere.training.keras.dropin.metric_sums import ROWS, Metrics, flatten_logs, flatten_result
 from train_anywhere.training.keras.optim import make_rate_reader
 from train_anywhere.training.keras.private import skip_build
 from train_anywhere.training.keras.strategies.base import Strategy
 
-StepFunction = Callable[[Iterator[Any]], Any]
-"""A function that trains or tests on the next batches, as `keras.Model.train_function`."""
+
+def flatten_result(result: Mapping[str, Any]) -> dict[str, float]:
+    """Return one number per name. Several values of a metric become name_0, name_1, ..., and others are left out."""
+    flat: dict[str, float] = {}
+    for name, value in result.items():
+        with suppress(TypeError, ValueError):  # a string
+            values = np.asarray(value, np.float64)
+            flat |= zip(number_names(name, values), values.ravel().tolist(), strict=True)
+    return flat
+
+
+def flatten_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return logs without nested dicts, sorted by name, as Keras' callbacks get them."""
+    found: dict[str, Any] = {}
+    for name, value in sorted(logs.items()):
+        found |= flatten_logs(value) if isinstance(value, dict) else {name: value}
+    return found
+
+
+def number_names(name: str, value: Any) -> list[str]:
+    """Return the names of the numbers in a value, a number or an array of static shape."""
+    shape = getattr(value, "shape", ())
+    return [f"{name}_{n}" for n in range(math.prod(side or 0 for side in shape))] if len(shape) else [name]
 
 
 def to_numbers(logs: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -36,11 +58,16 @@ def to_numbers(logs: Mapping[str, Any] | None) -> dict[str, Any]:
     return found
 
 
+ROWS = ""
+"""The name of the number of rows among the values that a step returns on a replica."""
+
+
 class Module:
     """A model with its own steps, or with those of Keras for its compiled loss, on a strategy.
 
     On one device `fit` calls the functions that Keras makes. On several, `train_function` and `test_function` of the model are replaced:
     those of Keras reduce what a step returns over all workers in each step, or fail (https://github.com/keras-team/keras/issues/20585).
+    The states of metrics are sums that replicas can add up. Raises ConfigError if they may be others on several replicas.
 
     Args:
         model: the model that callbacks see. Its variables and those of its metrics and optimizers exist.
@@ -56,7 +83,9 @@ class Module:
     Attributes:
         learning_rate: returns the learning rate of the last optimizer step.
         notes: lines for the user, printed once.
-        logs: what the last step has returned, on a single device.
+        logs: what the last step has returned, on several devices for each replica: it is read only if it is used.
+        metric_variables: the states of the metrics.
+        rows: a variable with the rows that a single device has trained; 0 if they are not counted.
         flags: `trainable` of all layers and variables when the training step was traced; None: it will be traced.
         saved_flags: those of the checkpoint, with which this process traces the step.
     """
@@ -87,10 +116,12 @@ class Module:
         self.notes: list[str] = []
         self.logs: Mapping[str, Any] = {}
         self._weights: NamedVariables | None = None
-        self.metrics = Metrics(model, strategy)
+        found = [*(v for metric in model.metrics for v in metric.variables), *model.metrics_variables]
+        self.metric_variables = list({id(v): v for v in found}.values())
         self.several = strategy.replicas > 1
+        self._names = list[str]()
         with tf.device("CPU:0"):
-            self._rows = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self.rows = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.flags: list[bool] | None = None
         self.saved_flags: list[bool] | None = None
         self._own_flags: list[bool] | None = None
@@ -121,12 +152,12 @@ class Module:
 
     def make_functions(self) -> None:
         """Create the functions that train and test, which are traced at their first calls."""
-        model, step, keep = self.model, self._train_step(), self.metrics.keep
+        model, step = self.model, self._train_step()
         if self.several:
-            self.train_graph, test_graph = self._step_function(step), self._step_function(model.test_step)
+            self._refuse_own_updates()
             model.steps_per_execution = 1
-            model.train_function = lambda iterator: keep(self.train_graph(iterator))
-            model.test_function = lambda iterator: keep(test_graph(iterator))
+            model.train_function = self._step_function(step)
+            model.test_function = self._step_function(model.test_step)
             skip_build(model)
             return
         if self.network is not None:
@@ -138,7 +169,7 @@ class Module:
             if (first := next(tensors, None)) is not None:
                 rows = tf.reduce_prod(tf.shape(first, tf.int64)[: 1 + (self.accumulate > 1)])
                 with tf.device("CPU:0"):
-                    self._rows.assign_add(rows)
+                    self.rows.assign_add(rows)
             return step(data)
 
         model.train_step = step if model.run_eagerly or model.jit_compile else marked
@@ -146,7 +177,7 @@ class Module:
         del model.train_step
         model.make_test_function(force=True)
 
-    def _step_function(self, step: Callable[[Any], Any]) -> StepFunction:
+    def _step_function(self, step: Callable[[Any], Any]) -> Callable[[Iterator[Any]], Any]:
         """Return a graph that runs `step` on the next batch of each replica."""
 
         def on_replica(data: Any) -> dict[str, Any]:
@@ -223,19 +254,90 @@ class Module:
             if one.optimizer is self.model.optimizer and one.variables:
                 type(one.optimizer).finalize_variable_values(one.optimizer, one.variables)
 
-    @property
-    def rows(self) -> int:
-        """The rows that a single device has trained, 0 if they are not counted. Waits for the device."""
-        return int(self._rows.numpy())
+    # ---- metrics
+
+    def _refuse_own_updates(self) -> None:
+        for metric in self.model.metrics:
+            # an own `result` only reads the sums
+            if metric.variables and not type(metric).update_state.__module__.startswith("keras."):
+                raise ConfigError(
+                    f"the metric '{metric.name}' is a {type(metric).__name__} with its own update_state, so its states may not be sums "
+                    "that can be added over ranks or devices; use metrics of Keras (keras.metrics.Mean with the value of each row), or "
+                    "trainer.devices=1."
+                )
+
+    def metric_state(self) -> list[np.ndarray]:
+        """Return the states of the metrics over all replicas. All processes call this."""
+        return self._to_arrays(self.strategy.sum(self.metric_sums()))
+
+    def restore_metrics(self, arrays: Sequence[np.ndarray]) -> None:
+        """Continue from these states: the first replica gets them, the others start at zero."""
+        # user code may have added or removed metrics since
+        for variable, array in zip(self.metric_variables, arrays, strict=False):
+            for number, copy in enumerate(self.strategy.local_values(variable)):
+                copy.assign(tf.cast(array if number == 0 else np.zeros_like(array), copy.dtype))
+
+    def metric_sums(self) -> list[float]:
+        """Return the states as numbers, summed over the replicas of this process."""
+        local = self.strategy.local_values
+        totals = (sum(np.asarray(v, np.float64) for v in local(one)) for one in self.metric_variables)
+        return [number for total in totals for number in np.ravel(total).tolist()]
+
+    def _to_arrays(self, numbers: Sequence[float]) -> list[np.ndarray]:
+        """Return the numbers that start with those of `metric_sums` as arrays in the shapes of the variables."""
+        variables = self.metric_variables
+        parts = np.split(np.asarray(numbers), np.cumsum([math.prod(v.shape) for v in variables]))
+        return [part.reshape(tuple(v.shape)) for v, part in zip(variables, parts, strict=False)]
 
     def take(self) -> list[float]:
         """Return what `report` needs of this process: the states of the metrics, then the values of the last step."""
-        return [*self.metrics.take(), *self.metrics.take_values()] if self.several else []
+        return [*self.metric_sums(), *self._take_values()] if self.several else []
+
+    def _take_values(self) -> list[float]:
+        """Return each value of the last step, and 1 if it is the result of its metric, then the rows, summed over the local replicas.
+
+        The values count by the rows of each replica.
+        """
+        copies = zip(*map(self.distribution.experimental_local_results, self.logs.values()), strict=True)
+        replicas = [flatten_result(dict(zip(self.logs, one, strict=True))) for one in copies]
+        rows = [one.pop(ROWS) for one in replicas]
+        here = [self.strategy.local_values(v) for v in self.metric_variables]
+        known = [self._compute([copies[n] for copies in here]) for n in range(len(replicas))]
+        self._names, numbers = [*replicas[0]] if replicas else [], list[float]()
+        for name in self._names:
+            pairs = [(one[name], own.get(name, math.nan)) for one, own in zip(replicas, known, strict=True)]
+            same = all(math.isclose(*pair, rel_tol=1e-6) for pair in pairs)
+            numbers += [sum(a * n for (a, _), n in zip(pairs, rows, strict=True)), float(same)]
+        return [*numbers, sum(rows)]
+
+    def _means(self, numbers: Sequence[float]) -> dict[str, float]:
+        """Return the values by name, from numbers that end with those of `_take_values`."""
+        *sums, rows = numbers[len(numbers) - 2 * len(self._names) - 1 :]
+        return {name: total / rows for name, total in zip(self._names, sums[::2], strict=True)}
+
+    def _results(self, numbers: Sequence[float]) -> dict[str, float]:
+        """Return the metrics over all replicas or, as `fit`, the values of the last step if it returned others."""
+        metrics, values = self._compute(self._to_arrays(numbers)), self._means(numbers)
+        if not values or values.keys() == metrics.keys():
+            return metrics
+        flags = numbers[len(numbers) - 2 * len(values) : -1 : 2]
+        own = [name for name, ranks in zip(values, flags, strict=True) if ranks == self.strategy.processes]
+        return values | {name: metrics[name] for name in own}
+
+    def _compute(self, states: Sequence[Any]) -> dict[str, float]:
+        """Return the metrics that these states give."""
+        pairs = zip(self.metric_variables, states, strict=True)
+        by_id = {id(v): tf.cast(state, v.dtype) for v, state in pairs}
+        found: dict[str, Any] = {}
+        for metric in self.model.metrics:
+            result = metric.stateless_result([by_id[id(v)] for v in metric.variables])
+            found |= result if isinstance(result, dict) else {metric.name: result}
+        return flatten_result(found)
 
     def report(self, split: str, sums: list[float]) -> dict[str, float]:
         """Return what Keras reports, by names such as `val/loss`, which stands first."""
         if self.several:
-            values = self.metrics.results(sums)
+            values = self._results(sums)
         else:
             logs, results = self.logs if isinstance(self.logs, dict) else {}, self.model.get_metrics_result()
             values = flatten_result(to_numbers(results if logs.keys() == results.keys() else logs))
@@ -243,13 +345,19 @@ class Module:
 
     def batch_logs(self) -> dict[str, Any]:
         """Return what the last step has returned, over the replicas of this process."""
-        return self.metrics.means(self.metrics.take_values()) if self.several else to_numbers(self.logs)
+        return self._means(self._take_values()) if self.several else to_numbers(self.logs)
+
+    # ---- weights
 
     def weights(self) -> NamedVariables:
         """Return the variables of a checkpoint by name. Raises ConfigError if the base is trained."""
         named = name_variables(self.model.variables) if self._weights is None else self._weights
         if self.base is not None:
-            self.base.refuse_trained()
+            if thawed := [name for name, variable in self.base.variables.items() if variable.trainable]:
+                raise ConfigError(
+                    f"{thawed[0]} became trainable, and checkpoints of a run with model.lora leave it out; name its layer in "
+                    "model.lora.train."
+                )
             named = {name: variable for name, variable in named.items() if name not in self.base.variables}
         return {**named, **self.extra}
 

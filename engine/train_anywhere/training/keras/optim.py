@@ -132,7 +132,8 @@ def make_optimizer(config: Config, plan: Plan, world_size: int) -> keras.optimiz
     `world_size` is the number of devices that share the global batch. Raises ConfigError for a target that does not fit.
     """
     o, clip = config.optimizer, config.trainer.gradient_clip_val
-    clipping = {CLIPPING[config.trainer.gradient_clip_algorithm]: clip} if clip else {}
+    by_norm = config.trainer.gradient_clip_algorithm == "norm"
+    clipping = {"global_clipnorm" if by_norm else "clipvalue": clip} if clip else {}
     lr = scale_lr(o.lr, o.scale_lr, world_size)
     rate: Any = make_schedule(config.schedule, lr, plan)
     if callbacks_can_set_rate(config.callbacks, config.schedule):
@@ -195,13 +196,6 @@ def callbacks_can_set_rate(callbacks: Mapping[str, Callback], schedule: Schedule
     return constant and bool(dotted)
 
 
-CLIPPING = {"norm": "global_clipnorm", "value": "clipvalue"}
-"""Argument of Keras optimizers for each `trainer.gradient_clip_algorithm`."""
-
-CLIP_ARGUMENTS = ("global_clipnorm", "clipnorm", "clipvalue")
-"""Arguments of Keras optimizers that clip gradients."""
-
-
 def _other(o: OtherOptimizer, rate: Any, clipping: Mapping[str, float]) -> keras.optimizers.Optimizer:
     """Create the target's optimizer with `learning_rate`, and with clipping if requested."""
     dotted = o.target["keras"]
@@ -210,7 +204,8 @@ def _other(o: OtherOptimizer, rate: Any, clipping: Mapping[str, float]) -> keras
             f"optimizer.groups can't be used with optimizer.{TARGET}={dotted}: an optimizer of Keras has one learning rate for all "
             "variables; use optimizer=adamw or optimizer=sgd, which this project extends."
         )
-    if clipping and (own := next((n for n in CLIP_ARGUMENTS if o.arguments.get(n) is not None), None)):
+    clips = ("global_clipnorm", "clipnorm", "clipvalue")
+    if clipping and (own := next((name for name in clips if o.arguments.get(name) is not None), None)):
         raise ConfigError(
             f"optimizer.{own}={o.arguments[own]} and trainer.gradient_clip_val={min(clipping.values())} both clip the gradients; leave "
             f"optimizer.{own} out, or use trainer.gradient_clip_val=null."

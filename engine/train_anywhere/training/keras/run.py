@@ -3,8 +3,6 @@
 import math
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import keras
@@ -21,26 +19,20 @@ from train_anywhere.data.tf.pipeline import plain_data_errors
 from train_anywhere.data.tf.streams import Stream
 from train_anywhere.distributed.layout import running_strategy
 from train_anywhere.features import Features
-from train_anywhere.features.feature import Observers, Rank
 from train_anywhere.job.rank_process import RankProcess, TrainingStopped
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.recorder import report_weights
-from train_anywhere.training.early_stopping import Patience
 from train_anywhere.training.keras.batches import Loader
 from train_anywhere.training.keras.checkpoint import (
     RAW_WEIGHTS,
-    SEED_STATE,
     Position,
-    load_initial_weights,
-    read_state,
-    restore,
+    restore_or_initialize,
     restore_variables,
 )
 from train_anywhere.training.keras.dropin.model import open_model
-from train_anywhere.training.keras.dropin.user_callbacks import make_callbacks
 from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 from train_anywhere.training.keras.loop.step_work import Stopped
-from train_anywhere.training.keras.loop.tensorboard import MetricsWriter, TensorFlowRecording
+from train_anywhere.training.keras.loop.tensorboard import TensorFlowRecording
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.keras.strategies.choose import make_strategy
@@ -48,12 +40,11 @@ from train_anywhere.training.order import State, Training, index_shards
 from train_anywhere.training.plan import (
     batchnorm_notes,
     device_count_message,
-    refuse_other_framework,
     resume_message,
     validation_notes,
 )
 from train_anywhere.training.reporting.header import Header, cpu_name
-from train_anywhere.training.reporting.progress import open_progress
+from train_anywhere.training.reporting.progress import Progress
 
 
 def train(config: Config, process: RankProcess) -> Outcome:
@@ -109,7 +100,7 @@ class KerasTraining(Training):
             trainer=(trainer, self.strategy), model=(model, self._module.model), data=(data, self._data)
         )
         callback, module, process = self._open(), self._module, self.process
-        position, progress = callback.position, callback.metrics.progress
+        position, progress = callback.position, callback.progress
         before, first = fingerprint(module), position.step
         callback.fit()
         if not position.preempted:
@@ -153,7 +144,7 @@ class KerasTraining(Training):
             raise TrainingStopped
         metrics = {name: value for name, value in position.metrics.items() if name.startswith("test/")}
         last = position.epoch if position.batch else max(0, position.epoch - 1)  # the epoch of the last batch
-        callback.metrics.write(position.step, last, metrics)
+        callback.write(position.step, last, metrics)
 
     def batches(self) -> Iterator[Any]:
         """Yield this rank's batches of training data without end."""
@@ -186,9 +177,8 @@ class KerasTraining(Training):
         if recorder:
             recorder.follow(lambda: position.step)
         newest_written = lambda: checkpointer.newest if checkpointer else None  # noqa: E731
-        progress = open_progress(
-            config, process, plan, strategy.replicas, module.facts, TensorFlowRecording, newest_written
-        )
+        form = config, process, plan, strategy.replicas, module.facts
+        progress = Progress(*form, TensorFlowRecording, newest_written)
         header = describe(module, self._loader, strategy, self._name, config)
         self.stack.enter_context(checkpointer or nullcontext())
         self.stack.enter_context(progress)
@@ -203,37 +193,23 @@ class KerasTraining(Training):
             known = describe_data(module.spec, module.facts)
             own = {"own_workers": 0 if isinstance(self._loader.splits["train"], Stream) else None}
             recorder.record_facts(header.record(config, plan) | known | own)
-        users, states = make_callbacks(config.callbacks, module, position, progress.report)
         names = (variable.name for variable in module.model.non_trainable_variables)
         for note in [*module.notes, *batchnorm_notes(config, names)]:
             progress.note(note)
-        metrics = MetricsWriter(config, run, progress, position.step, checkpointer is not None)
-        rank = Rank(run, strategy.rank * (strategy.replicas // strategy.processes), strategy.replicas)
         self._callback = TrainingCallback(
-            config,
-            plan,
-            position,
-            module,
-            self._loader,
-            metrics,
-            checkpointer,
-            process.stop,
-            users,
-            states,
-            Observers(Features.of(config).observers(rank)),
-            state,
+            config, process, plan, position, module, self._loader, progress, checkpointer, state
         )
         return self._callback
 
     def close(self, state: State) -> Outcome | None:
         """Close the loggers, and return what the run has reached; None after a failure or without `fit`."""
         callback = self._callback
-        for logger in callback.metrics.loggers if callback else ():
+        for logger in callback.loggers if callback else ():
             logger.finalize(state)
         if callback is None or state == "failed":
             return None
         self.process.heartbeat.enter("end")
-        position, throughput = callback.position, callback.metrics.progress.throughput
+        position, throughput = callback.position, callback.progress.throughput
         return Outcome(
             state,
             position.epoch,
@@ -244,30 +220,6 @@ class KerasTraining(Training):
             throughput.unit,
             callback.ended_by,
         )
-
-
-def restore_or_initialize(
-    config: Config, module: Module, newest: SavedCheckpoint | None
-) -> tuple[Position, dict[str, Any] | None]:
-    """Restore the newest checkpoint and its state.json, or initial weights, on all ranks."""
-    strategy = module.strategy
-    if newest:
-        refuse_other_framework(newest, "keras")
-    if strategy.rank == 0 and (newest is None or module.base):  # a checkpoint does not hold the base
-        shows = config.monitor.progress != "none" and newest is None
-        load_initial_weights(config.init, module, partial(print, flush=True) if shows else lambda line: None)
-    state = strategy.broadcast_json(read_state(newest.path / "state.json") if newest else None)
-    position = restore(newest, module, state) if newest else Position()
-    base = module.base.variables if module.base else {}
-    weights = {**base, **module.weights()}
-    strategy.broadcast_variables([*weights.values(), *module.optimizer_state().values()])
-    known = strategy.broadcast_json(asdict(position))
-    # each device has other dropout seeds, after all received those of rank 0
-    for seed in (v for v in module.model.variables if v.name == SEED_STATE):
-        local = strategy.local_values(seed)
-        for number, value in enumerate(local):
-            value.assign_add(tf.constant([strategy.rank * len(local) + number, 0], value.dtype))
-    return Position(**known | {"patience": Patience(**known["patience"])}), state
 
 
 def fingerprint(module: Module) -> list[float]:

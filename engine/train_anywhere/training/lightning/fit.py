@@ -51,7 +51,7 @@ from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrate
 from train_anywhere.training.lightning.weights import find_adapters, load_initial_weights
 from train_anywhere.training.order import State
 from train_anywhere.training.plan import refuse_other_framework, resume_message
-from train_anywhere.training.reporting.progress import open_progress
+from train_anywhere.training.reporting.progress import Progress
 
 EACH_BATCH = ("on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward",
               "on_before_optimizer_step", "on_train_batch_end", "on_validation_batch_start", "on_validation_batch_end")  # fmt: skip
@@ -107,10 +107,8 @@ class LightningTraining(Setup):
         self._rows: dict[str, int] = {}
         newest = lambda: self._checkpointer.newest if self._checkpointer else None  # noqa: E731
         steps, facts = lambda: self.course.steps_done, self.data.facts
-        progress = open_progress(
-            self.config, self.process, self.plan, self.devices, facts, TorchRecording, newest, steps
-        )
-        self.progress = self.stack.enter_context(progress)
+        form = self.config, self.process, self.plan, self.devices, facts
+        self.progress = self.stack.enter_context(Progress(*form, TorchRecording, newest, steps))
         self.writer = self._open_writer()
         choice, saved, folder = self.config.checkpoint, self.writer.newest, self.process.run.checkpoints
         self.seen = RunCheckpoints(folder, choice.monitor, choice.mode or "min", self.writer.close)

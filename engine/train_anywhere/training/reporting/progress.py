@@ -1,23 +1,42 @@
-"""The progress of a run: its training speed, and the values that `monitor/live.py` writes."""
+"""The progress of a run: a bar on a terminal or lines in a log, its speed, and the values that `monitor/live.py` writes."""
 
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
 from train_anywhere.files.removal import print_once
+from train_anywhere.files.terminal.fit import fit
 from train_anywhere.job.rank_process import RankProcess
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.live import Live, Requests
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.profile import Recording, StepProfile
-from train_anywhere.training.reporting.display import Display
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+STYLES = {"bar.complete": "color(31)", "bar.finished": "color(28)", "progress.remaining": "default"}
+"""Colors that can be read on black and on white."""
+
+LINE_EVERY_S = 10.0
+"""Seconds between plain lines within an epoch."""
+
+SLOW_S = 2.0
+"""Seconds after which a run without metrics shows the loss of this rank."""
+
+LOG_WIDTH = 80
+"""Columns of a row in a log."""
+
+DRAW_EVERY_S = 0.25
+"""Seconds between redraws of the bar."""
 
 MIN_MEASURED_S = 5.0
 """Seconds of measured intervals that a mean rate needs."""
@@ -103,80 +122,58 @@ class Throughput:
         return self._waits
 
 
-def open_progress(
-    config: Config,
-    process: RankProcess,
-    plan: Plan,
-    devices: int,
-    facts: Mapping[str, Any],
-    recording: Callable[[Path, str], Recording],
-    newest: Callable[[], SavedCheckpoint | None],
-    steps_done: Callable[[], int] | None = None,
-) -> "Progress":
-    """Return the progress of a run over so many `devices`, which rank 0 shows and writes. `recording` starts a profiler."""
-    rank, fast, recorder = process.topology.rank, config.trainer.fast_dev_run, process.recorder
-    kind = "none" if rank else config.monitor.progress
-    display = Display(kind, plan.total_steps * plan.accumulate)
-    steps = config.trainer.profiler
-    return Progress(
-        display,
-        plan,
-        devices,
-        facts.get("unit", "samples"),
-        units_per_row=facts.get("units_per_row", 1),
-        live=None if rank or fast else process.run.path,
-        heartbeat=process.heartbeat,
-        newest=newest,
-        steps_done=steps_done,
-        record=recorder.record_note if recorder else None,
-        profile=None if fast else StepProfile(process.run, rank, steps, recording, display.note),
-    )
-
-
 class Progress:
-    """The progress of one run, a context manager.
+    """The progress of one run over so many `devices`, a context manager. Rank 0 shows it, and writes monitor/live.json.
+
+    The bar is a line at the bottom of the terminal, redrawn by the training thread itself: percentage, epoch, loss and time left.
 
     Args:
-        live: run folder in which monitor/live.json is updated, also without a display; None to write none.
+        facts: facts about the data set, such as the unit that is counted.
+        recording: starts a profiler.
         newest: returns the newest checkpoint in the run folder.
         steps_done: returns the number of optimizer steps done, from any thread; None: all batches were trained.
-        profile: the profiles of this rank; None for a run that writes nothing.
-        record: adds a line to the report of the run; None on other ranks than 0.
 
     Attributes:
+        kind: bar, plain or none, which other ranks have.
+        metrics: the newest value of each metric.
+        fresh: those measured since the last row.
+        recent: the loss of this rank, if it is newer.
+        profile: the profiles of this rank; None for a run that writes nothing.
         requests: requests of `jobs.py` to this run, read by the thread that updates live.json.
     """
 
     def __init__(
         self,
-        display: Display,
+        config: Config,
+        process: RankProcess,
         plan: Plan,
-        world_size: int = 1,
-        unit: str = "samples",
-        live: Path | None = None,
-        heartbeat: Heartbeat | None = None,
-        newest: Callable[[], SavedCheckpoint | None] = lambda: None,
+        devices: int,
+        facts: Mapping[str, Any],
+        recording: Callable[[Path, str], Recording],
+        newest: Callable[[], SavedCheckpoint | None],
         steps_done: Callable[[], int] | None = None,
-        profile: StepProfile | None = None,
-        units_per_row: float = 1,
-        record: Callable[[str], None] | None = None,
     ) -> None:
-        self.record = record
-        self.units_per_row = units_per_row
-        self.display, self.plan, self.profile = display, plan, profile
-        self.heartbeat = heartbeat or Heartbeat()
-        rows = plan.batch_per_rank * world_size * units_per_row
-        self.throughput = Throughput(rows, world_size, unit, self.heartbeat)
-        self.requests = Requests(live)
+        rank, fast, run = process.topology.rank, config.trainer.fast_dev_run, process.run
+        kind = "none" if rank else config.monitor.progress
+        self.kind = kind if kind != "auto" else "bar" if sys.stdout.isatty() else "plain"
+        self.bar = _make_bar(plan.total_steps * plan.accumulate) if self.kind == "bar" else None
+        self.plan, self.units_per_row = plan, facts.get("units_per_row", 1)
+        self.heartbeat, self.recorder = process.heartbeat, process.recorder
+        self.throughput = Throughput(0, devices, facts.get("unit", "samples"), self.heartbeat)
+        self.requests = Requests(None if rank or fast else run.path)
+        self.metrics, self.fresh, self.recent = dict[str, float](), dict[str, float](), dict[str, float]()
         self._newest, self._steps_done = newest, steps_done
+        self._measured = self._shown = time.monotonic()
         self._at: tuple[int, int] | None = None
         moved, poll = lambda: self.heartbeat.beat, self.requests.poll
-        self.live = Live(live, self.state, moved, poll=poll) if live else None
-        self._idle = display.kind == "none" and not live
+        self.live = None if rank or fast else Live(run.path, self.state, moved, poll=poll)
+        self._idle = self.kind == "none" and not self.live
+        steps = config.trainer.profiler
+        self.profile = None if fast else StepProfile(run, rank, steps, recording, self.note)
 
     def __enter__(self) -> Self:
-        if self.display.bar:
-            self.display.bar.start()
+        if self.bar:
+            self.bar.start()
         if self.live:
             self.live.start()
         return self
@@ -186,24 +183,28 @@ class Progress:
     ) -> None:
         if self.profile:
             self.profile.close()
-        if self.display.bar:
-            self.display.bar.stop()
+        if self.bar:
+            self.bar.stop()
         if self.live:
             self.live.close()
         if kind is None and (rates := self.throughput.summary()):
             share = self.heartbeat.efficiency.value  # None for a single rank
             efficiency = "" if share is None else f", efficiency {share:.0%}"
-            self.display.note(f"training speed: {rates}{efficiency}")
+            self.note(f"training speed: {rates}{efficiency}")
 
     def note(self, text: str) -> None:
         """Print a line of text, above the bar if there is one."""
-        self.display.note(text)
+        if self.bar:
+            text = fit(text, self.bar.console.width)
+            self.bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        elif self.kind == "plain":
+            print(text, flush=True)
 
     def report(self, line: str) -> None:
         """Print a line also without a display, and add it to the report of the run. Only rank 0 does."""
-        if self.record:
-            (print_once if self.display.kind == "none" else self.note)(line)
-            self.record(line)
+        if self.recorder:
+            (print_once if self.kind == "none" else self.note)(line)
+            self.recorder.record_note(line)
 
     def take_profile(self) -> int:
         """Return the number of a new request to profile, once, or 0."""
@@ -221,10 +222,17 @@ class Progress:
         # Lightning opens the loaders in `fit`
         rows = self.plan.batch_per_rank * self.throughput.world_size
         self.throughput.rows = rows * self.units_per_row
-        self.display.start_training(self.plan.total_steps * self.plan.accumulate)
+        self._measured = time.monotonic()
+        if self.bar:
+            self.bar.update(self.bar.task_ids[0], total=self.plan.total_steps * self.plan.accumulate)
         self.throughput.restart()
         if self.profile:
             self.profile.after_step(step)
+
+    def measured(self, metrics: Mapping[str, float]) -> None:
+        """Take new metrics."""
+        self.metrics.update(metrics)
+        self.fresh.update(metrics)
 
     def add_batches(
         self,
@@ -247,8 +255,19 @@ class Progress:
             return
         self._at = (epoch, batch)
         self.throughput.add_batches(bool(metrics), count, self._steps())
-        if self.display.update(metrics, loss, batch >= self.plan.train_batches - 1):
-            self.display.show(self._batches_done(), self._parts())
+        now, known = time.monotonic(), self.metrics or self.recent
+        if metrics:
+            first = not self.metrics and batch < self.plan.train_batches - 1
+            self.measured(metrics)
+            self.recent, self._measured = {}, now
+        else:
+            slow = bool(loss) and now - self._measured >= (LINE_EVERY_S if known else SLOW_S)
+            first = slow and not known
+            if loss and slow:
+                self.recent, self._measured = {"loss": loss()}, now
+        if first or now - self._shown >= (DRAW_EVERY_S if self.bar else LINE_EVERY_S):
+            self._shown = now
+            self._show(self._parts())
 
     def end_epoch(self, epoch: int, metrics: Mapping[str, float], batch: int | None = None) -> None:
         """Show the end of an epoch, or a validation within it, with its metrics.
@@ -257,10 +276,15 @@ class Progress:
         """
         if self._idle:
             return
-        self.display.measured(metrics)
+        self.measured(metrics)
         self._at = (epoch, self.plan.train_batches - 1 if batch is None else batch)
-        self.display.show(self._batches_done(), parts := self._parts())
-        self.display.end_epoch(parts)
+        self._show(parts := self._parts())
+        self._shown = time.monotonic()
+        if self.bar:  # the line of the epoch stands above it, in columns
+            first, step, *rest = parts
+            rest.sort(key=lambda part: not part.startswith("val"))
+            columns = [p if p[0].isdecimal() else f"{p:<{p.index(' ') + 8}}" for p in rest]
+            self._print_row([first, *columns, step], self.bar.console.width)
         self.throughput.restart()
 
     def state(self) -> dict[str, Any]:
@@ -270,6 +294,7 @@ class Progress:
         if newest:
             with suppress(OSError):  # it may just have been removed
                 saved = round(newest.path.stat().st_mtime, 1)
+        left = self.throughput.seconds_left(step, plan.total_steps) if plan.steps_known else None
         return {
             "section": self.heartbeat.name,
             "epoch": (self._at or (0, 0))[0] + 1,
@@ -278,10 +303,8 @@ class Progress:
             "steps": plan.total_steps if plan.steps_known else None,
             "rate": self.throughput.last_rate(),
             "unit": self.throughput.unit,
-            "seconds_left": self.throughput.seconds_left(step, plan.total_steps)
-            if plan.steps_known
-            else None,
-            "metrics": {n: float(v) for n, v in (self.display.metrics | self.display.recent).items()},
+            "seconds_left": left,
+            "metrics": {n: float(v) for n, v in (self.metrics | self.recent).items()},
             "checkpoint": {"step": newest.step, "time": saved} if newest else None,
             "data_wait": self.throughput.data_wait(),
             "efficiency": self.heartbeat.efficiency.value,
@@ -292,10 +315,27 @@ class Progress:
         of = f"/{self.plan.total_steps}" if self.plan.steps_known else ""
         epochs = f"/{self.plan.max_epochs}" if self.plan.max_epochs < MAX_COUNT else ""
         parts = [f"epoch {(self._at or (0, 0))[0] + 1}{epochs}", f"step {self._steps()}{of}"]
-        parts += [f"{name} {value:.4g}" for name, value in (self.display.fresh | self.display.recent).items()]
+        parts += [f"{name} {value:.4g}" for name, value in (self.fresh | self.recent).items()]
         if (rate := self.throughput.rate()) is not None:
             parts.append(f"{rate:.0f} {self.throughput.unit}/s")
         return parts
+
+    def _show(self, parts: Sequence[str]) -> None:
+        """Show the parts of a line, of which the epoch is the first."""
+        if self.bar:
+            metrics = self.recent or self.metrics
+            name = next((name for name in metrics if "loss" in name), "")
+            short = name.removeprefix("train/").removeprefix("train_")
+            loss, done = f"{short} {metrics[name]:.4g}" if name else "", self._batches_done()
+            task = self.bar.task_ids[0]
+            self.bar.update(task, completed=done, epoch=parts[0], loss=loss, refresh=True)
+        else:
+            self._print_row(parts, LOG_WIDTH)
+
+    def _print_row(self, parts: Sequence[str], width: int) -> None:
+        """Print parts in rows of `width` columns, continued below the step."""
+        self.note(fit("  ".join(parts), width, len(parts[0]) + 2))
+        self.fresh = {}
 
     def _batches_done(self) -> int:
         epoch, batch = self._at or (0, -1)
@@ -306,3 +346,22 @@ class Progress:
         if self._steps_done:
             return self._steps_done()
         return min(self.plan.total_steps, self._batches_done() // self.plan.accumulate)
+
+
+def _make_bar(total: int) -> "Bar":
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+    from rich.theme import Theme
+
+    columns: list[Any] = [
+        BarColumn(bar_width=None),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[epoch]}"),
+        TextColumn("{task.fields[loss]}", markup=False),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left"),
+    ]
+    bar = Bar(*columns, console=Console(theme=Theme(STYLES)), auto_refresh=False, expand=True)
+    bar.add_task("", total=total, epoch="starting", loss="")
+    return bar

@@ -57,8 +57,7 @@ def open_loggers(config: Config, run: RunDir, first: bool) -> list[GuardedLogger
 def open_logger(name: str, section: Logger, config: Config, run: RunDir) -> GuardedLogger | None:
     """Return a logger, or None after a line about its failure, such as a server that can't be reached.
 
-    Raises:
-        ConfigError: it takes other arguments, has no `log_metrics`, or its package is not installed.
+    Raises ConfigError: it takes other arguments, has no `log_metrics`, or its package is not installed.
     """
     try:
         logger = make_logger(name, section, config, run)

@@ -90,11 +90,7 @@ class MLflow:
         self._rows.put([Metric(_valid_name(name), value, now, step) for name, value in metrics.items()])
 
     def finalize(self, status: str) -> None:
-        """Send the remaining rows within `CLOSE_S` seconds, and set the status: completed, preempted or failed.
-
-        Raises:
-            ConnectionError: rows were not sent.
-        """
+        """Send the rows that are left within `CLOSE_S` seconds, and set the status. Raises ConnectionError for lost rows."""
         self._rows.put(None)
         self._thread.join(CLOSE_S)
         # a thread that still waits for an answer has taken one row, and the queue has the final None in its place

@@ -21,7 +21,7 @@ import tensorflow as tf
 from src.tasks.keras.classification import classification
 from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.horovod.initialize import explain_lost_ranks
-from train_anywhere.training.keras.dropin.gradients import average_in_apply
+from train_anywhere.training.keras.dropin.gradients import AveragingApply
 from train_anywhere.training.keras.dropin.model import build_variables
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.strategies.horovod import HorovodStrategy
@@ -67,7 +67,7 @@ def run(case: str, folder: Path) -> None:
     inner = network(case)
     optimizer = keras.optimizers.SGD(0.1, 0.9, global_clipnorm=0.05 if "clip" in case else None)
     model = classification(inner, keras.optimizers.LossScaleOptimizer(optimizer, 16.0) if half else optimizer)
-    applies, accumulate = [average_in_apply(model.optimizer, strategy)], 2 if case == "accumulate" else 1
+    applies, accumulate = [AveragingApply(model.optimizer, strategy)], 2 if case == "accumulate" else 1
     data = batches(case, topology.rank, topology.world_size)
     extra, *_ = build_variables(model, "classification", (), applies, data.element_spec, None)
     data = data if accumulate == 1 else data.batch(accumulate)
@@ -85,9 +85,9 @@ def run(case: str, folder: Path) -> None:
     np.savez(
         folder / f"{case}.{topology.world_size}.{topology.rank}.npz",
         *[v.numpy() for v in [*model.trainable_variables, *model.non_trainable_variables]],
-        sums=np.array(strategy.sum(module.metrics.take())),
+        sums=np.array(strategy.sum(module.metric_sums())),
         before=np.concatenate([np.ravel(v) for v in before]) if before else np.zeros(0),
-        collectives=np.array(collectives(module.train_graph) if module.several else []),
+        collectives=np.array(collectives(module.model.train_function) if module.several else []),
     )
 
 

@@ -70,16 +70,16 @@ def name_variables(variables: Sequence[keras.Variable]) -> NamedVariables:
 
 
 class AveragingApply:
-    """A replacement of an optimizer's `apply` that averages the gradients first.
+    """Takes the place of an optimizer's `apply`, and averages the gradients first, in collectives with a `number`.
 
     Attributes:
         variables: the variables for which `apply` was called within `capture`.
         recorded: those of the last call within it; None if it named none.
     """
 
-    def __init__(self, optimizer: keras.optimizers.Optimizer, strategy: Strategy, number: int) -> None:
+    def __init__(self, optimizer: keras.optimizers.Optimizer, strategy: Strategy, number: int = 0) -> None:
         self.optimizer, self.strategy = optimizer, strategy
-        self.apply = optimizer.apply
+        self.apply, optimizer.apply = optimizer.apply, self
         self.name = f"gradients.{number}"
         self.variables = list[keras.Variable]()
         self.recorded: list[keras.Variable] | None = None
@@ -108,14 +108,6 @@ class AveragingApply:
         self.strategy.pace.mark("average", averages)
         means = iter(averages)
         return self.apply([None if g is None else next(means) for g in grads], variables)
-
-
-def average_in_apply(
-    optimizer: keras.optimizers.Optimizer, strategy: Strategy, number: int = 0
-) -> AveragingApply:
-    """Make an optimizer average the gradients, in collectives with this `number`."""
-    optimizer.apply = AveragingApply(optimizer, strategy, number)
-    return optimizer.apply
 
 
 def build_optimizer(
@@ -161,21 +153,9 @@ class Base:
             self._hash = hash_weights((name, array.view(np.uint8)) for name, array in arrays)
         return [self._hash, self.title]
 
-    def refuse_trained(self) -> None:
-        """Raise ConfigError if a callback has unfrozen weights that checkpoints do not hold."""
-        if thawed := [name for name, variable in self.variables.items() if variable.trainable]:
-            raise ConfigError(
-                f"{thawed[0]} became trainable, and checkpoints of a run with model.lora leave it out; name its layer in "
-                "model.lora.train."
-            )
-
 
 def add_adapters(model: keras.Model, config: Config, whole: bool) -> Base | None:
-    """Add adapters as `model.lora` names, and freeze other layers.
-
-    Raises:
-        ConfigError: the model is not built, or has no such layers.
-    """
+    """Add adapters as `model.lora` names, and freeze other layers. Raises ConfigError: the model is not built, or has no such layers."""
     lora = config.model.lora
     if lora is None:
         return None

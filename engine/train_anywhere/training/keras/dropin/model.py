@@ -22,14 +22,12 @@ from train_anywhere.training.keras.dropin.gradients import (
     AveragingApply,
     NamedVariables,
     add_adapters,
-    average_in_apply,
     build_optimizer,
     find_layers,
     find_parts,
 )
-from train_anywhere.training.keras.dropin.metric_sums import flatten_logs, number_names
 from train_anywhere.training.keras.dropin.old_task import OldTask
-from train_anywhere.training.keras.module import Module
+from train_anywhere.training.keras.module import Module, flatten_logs, number_names
 from train_anywhere.training.keras.optim import make_optimizer
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.plan import (
@@ -44,16 +42,11 @@ from train_anywhere.training.plan import (
 POLICIES = {"32": "float32", "bf16-mixed": "mixed_bfloat16", "16-mixed": "mixed_float16"}
 """Keras' dtype policy for each `trainer.precision`."""
 
-NOT_COMPILED = "trainer.compile=true compiles the network of a task; this model has its own steps, and trains without XLA."
-
 
 def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Module, Loader, Plan]:
-    """Return the module, batches and plan of `task._target_`.
+    """Return the module, batches and plan of `task._target_`. Raises ConfigError, DataError if they do not fit together.
 
     A target with an argument `network` gets the network of `model=`, and the optimizer of `optimizer=` with its schedule.
-
-    Raises:
-        ConfigError, DataError: model, data and configuration do not fit together.
     """
     target, policy = config.task.target["keras"], POLICIES[config.trainer.precision]
     whole = task_has_network(config.task, "keras")
@@ -79,7 +72,7 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
             plan.batch_per_rank = next((s.shape[0] for s in tf.nest.flatten(spec) if s.shape.rank), None) or 0
         optimizers = find_parts(model, keras.optimizers.Optimizer)
         refuse_sum_losses(model, optimizers, strategy)
-        applies = [average_in_apply(o, strategy, n) for n, o in enumerate(optimizers)]
+        applies = [AveragingApply(o, strategy, n) for n, o in enumerate(optimizers)]
         evaluated = "val" if plan.val_batches else "test" if plan.test_batches else None
         other = loader.spec(evaluated) if evaluated else None
         extra, notes, names = build_variables(model, target, config.optimizer.no_decay, applies, spec, other)
@@ -93,7 +86,11 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
         rate_of, others = check_optimizers(config, strategy.replicas, ours, used)
         form = (model, None if whole else network, splits.facts, strategy, extra, applies, base, spec)
         module = Module(*form, plan.accumulate, config.trainer.compile and not whole, rate_of)
-    module.notes += [*loader.notes, *notes, *others, *[NOT_COMPILED] * (config.trainer.compile and whole)]
+    module.notes += [*loader.notes, *notes, *others]
+    if config.trainer.compile and whole:
+        module.notes.append(
+            "trainer.compile=true compiles the network of a task; this model has its own steps, and trains without XLA."
+        )
     module.notes += [OLD_TASK.format(target)] * isinstance(model, OldTask)
     if not config.callbacks:
         known = [f"{s}/{n}" for s, known in zip(("train", "val"), names, strict=False) for n in known]
@@ -122,12 +119,7 @@ def make_model(config: Config, **supplied: Any) -> keras.Model:
 
 
 def make_network(config: Config, splits: Splits) -> keras.Model:
-    """Return the network of `model=` for a task that takes one.
-
-    Raises:
-        ConfigError: it is another object.
-        DataError: the first rows do not suit it.
-    """
+    """Return the network of `model=` for a task. Raises ConfigError for another object, DataError if the first rows do not suit it."""
     check_labels(splits)
     network = build_network(config, splits.facts)
     if not isinstance(network, keras.Model):

@@ -36,12 +36,7 @@ class Sums(keras.metrics.Metric):
 
 
 class OldTask(keras.Model):
-    """A model that calls `step` of a task; rows have equal weights.
-
-    Args:
-        task: has `step(network, batch, weight, training)`, and maybe `generate`.
-        network, optimizer: as in src/tasks/keras/regression.py.
-    """
+    """A model that calls `step(network, batch, weight, training)` of a task, and maybe `generate`; rows have equal weights."""
 
     def __init__(self, task: Task, network: keras.Model, optimizer: Any) -> None:
         super().__init__(name="task", autocast=False)

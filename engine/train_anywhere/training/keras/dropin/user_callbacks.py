@@ -17,12 +17,6 @@ from train_anywhere.training.keras.dropin.gradients import single_optimizers
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.strategies.base import Strategy
 
-ARRAYS = (tf.Tensor, tf.Variable, keras.Variable)
-
-WALKED = (keras.layers.Layer, keras.callbacks.Callback, keras.metrics.Metric)
-LOOKED_AT = (*ARRAYS, *WALKED, keras.random.SeedGenerator, list, dict, set)
-"""Types of Keras whose objects users keep in attributes; the containers in models are of Keras, too."""
-
 
 class Keras(Framework):
     """Keras and TensorFlow."""
@@ -35,8 +29,10 @@ class Keras(Framework):
         keras.optimizers.schedules.LearningRateSchedule,
         keras.KerasTensor,
     )
-    walked = WALKED
-    arrays = ARRAYS
+    walked = (keras.layers.Layer, keras.callbacks.Callback, keras.metrics.Metric)
+    arrays = (tf.Tensor, tf.Variable, keras.Variable)
+    # types of Keras whose objects users keep in attributes; the containers in models are of Keras, too
+    looked_at = (*arrays, *walked, keras.random.SeedGenerator, list, dict, set)
     generators = (
         *Framework.generators,
         *(
@@ -60,10 +56,6 @@ class Keras(Framework):
             return None
         return values if values.dtype.kind in "biufc" else None
 
-    def describe(self, array: Any) -> list[Any]:
-        """Return the type of the values."""
-        return [str(array.dtype)]
-
     def write(self, old: Any, values: np.ndarray, described: list[Any]) -> Any:
         """Assign to `old` if it is a variable of this shape, else return a new tensor."""
         if isinstance(old, (tf.Variable, keras.Variable)) and tuple(old.shape) == values.shape:
@@ -86,7 +78,7 @@ class Keras(Framework):
         found = {
             n: v
             for n, v in vars(owner).items()
-            if n not in names and (isinstance(v, LOOKED_AT) or not is_of_keras(v))
+            if n not in names and (isinstance(v, self.looked_at) or not is_of_keras(v))
         }
         return found | {layer.name: layer for layer in layers}
 
@@ -96,21 +88,10 @@ def is_of_keras(value: Any) -> bool:
     return type(value).__module__.startswith("keras.")
 
 
-def held_by_checkpoint(model: keras.Model) -> dict[str, Any]:
-    """Return the variables of a model, its optimizer and its metrics, by name: one rank can't read the sums of a metric."""
-    optimizer = getattr(model, "optimizer", None)
-    variables = [*model.variables, *(optimizer.variables if optimizer is not None else [])]
-    variables += model.metrics_variables
-    return {f"{number} {variable.path}": variable for number, variable in enumerate(variables)}
-
-
 class CallbackStates:
     """The attributes of the model and of callbacks, by name on all ranks, that have changed since this object was made.
 
-    Args:
-        callbacks: by key. Their names start with `callbacks`.
-        model: its variables are in the checkpoint anyway.
-        report: called with a line for each attribute that can't be kept.
+    The variables of the model are in the checkpoint anyway. `report` gets a line for each attribute that can't be kept.
     """
 
     def __init__(
@@ -120,8 +101,14 @@ class CallbackStates:
         report: Callable[[str], None],
     ) -> None:
         self.callbacks = callbacks
-        roots = {"model": model, **callbacks}
-        self.attributes = Attributes(roots, Keras(), lambda: held_by_checkpoint(model), report)
+
+        def held() -> dict[str, Any]:
+            optimizer = getattr(model, "optimizer", None)
+            variables = [*model.variables, *(optimizer.variables if optimizer is not None else [])]
+            variables += model.metrics_variables  # one rank can't read the sums of a metric
+            return {f"{number} {variable.path}": variable for number, variable in enumerate(variables)}
+
+        self.attributes = Attributes({"model": model, **callbacks}, Keras(), held, report)
 
     def save(self) -> dict[str, str]:
         """Return the current state, as JSON data."""
@@ -149,8 +136,7 @@ def make_callbacks(
 ) -> tuple[list[keras.callbacks.Callback], CallbackStates]:
     """Return the callbacks, with a History, and their states. Only rank 0 has writers.
 
-    Raises:
-        ConfigError: an object is not a Keras callback, or writes its own checkpoints.
+    Raises ConfigError: an object is not a Keras callback, or writes its own checkpoints.
     """
     callbacks, saved = [], {}
     for name, section in sections.items():

@@ -13,6 +13,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from train_anywhere.config.checks.monitors import from_keras_name
@@ -106,9 +107,9 @@ class TrainingCallback(StepWork):
 
     # ---- before the position
 
-    def _skip(self, iterator: Iterator[Any]) -> Any:
+    def _skip(self, split: str, iterator: Iterator[Any]) -> Any:
         """Read the batches of a call that was made before the position, if later ones depend on them."""
-        if self.loader.is_read_again("train"):
+        if self.loader.is_read_again(split):
             deque(itertools.islice(iterator, self.model.steps_per_execution), 0)
         return {}
 
@@ -117,14 +118,6 @@ class TrainingCallback(StepWork):
         self.replaying = False
         self.model.train_function, self.model.test_function = self._functions
         self._restore_counts()
-
-    def _skip_test(self, iterator: Iterator[Any]) -> Any:
-        """Read the batches of a call of an earlier validation, if later ones depend on them."""
-        if self.loader.is_read_again("val"):
-            deque(itertools.islice(iterator, self.model.steps_per_execution), 0)
-        else:
-            self.model.stop_evaluating = True
-        return {}
 
     def _read_validation(self, step: int) -> None:
         """Read the batches of a validation within an epoch before the position, if their order depends on it."""
@@ -152,7 +145,8 @@ class TrainingCallback(StepWork):
             self.states.restore(self.restored["callbacks"], self.module.strategy)
         self._functions = self.model.train_function, self.model.test_function
         if self.replaying:
-            self.model.train_function, self.model.test_function = self._skip, self._skip_test
+            self.model.train_function = partial(self._skip, "train")
+            self.model.test_function = partial(self._skip, "val")
         self.observers.start(self.position.step)
         self.heartbeat.enter("step", "data")
 
@@ -217,11 +211,12 @@ class TrainingCallback(StepWork):
         metrics = self._metrics(validated)
         if not self._measured:
             self._count_patience(epoch, metrics, validated)
-        numbers = to_numbers(logs)
         if self.module.several or not self._logged:
-            numbers = to_keras_names(metrics, {"train": "", "val": "val_"})
+            logs.clear()
+            logs.update(to_keras_names(metrics, {"train": "", "val": "val_"}))
         elif self._measured:
-            numbers |= to_keras_names(metrics, {"val": "val_"})
+            logs.update(to_keras_names(metrics, {"val": "val_"}))
+        numbers = to_numbers(logs)
         known = {*numbers, "learning_rate"}  # Keras adds that one; it is logged as lr
         if self._leaving:
             self.model.stop_training = position.ended
@@ -294,6 +289,7 @@ class TrainingCallback(StepWork):
             self._keep_validated()
         self.position.metrics |= metrics
         if self.module.several:
+            self.module.logs = {}
             logs.clear()
             logs.update(to_keras_names(metrics, {self.split: ""}))
         test = self.split == "test"

@@ -10,20 +10,25 @@ import numpy as np
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.config.schema import Config
-from train_anywhere.features.feature import Observers, Step
-from train_anywhere.job.rank_process import Stop
+from train_anywhere.features import Features
+from train_anywhere.features.feature import Observers, Rank, Step
+from train_anywhere.job.rank_process import RankProcess
+from train_anywhere.runs.metrics_csv import CsvLog
 from train_anywhere.training.early_stopping import (
     Timer,
     checkpoint_score,
     describe_early_end,
     monitored_value,
 )
+from train_anywhere.training.event_files import EventFiles
 from train_anywhere.training.keras.batches import Loader
 from train_anywhere.training.keras.checkpoint import Position, copy_values, save_state
-from train_anywhere.training.keras.dropin.user_callbacks import CallbackStates
-from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
+from train_anywhere.training.keras.dropin.user_callbacks import make_callbacks
+from train_anywhere.training.keras.loop.tensorboard import TensorBoard
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.plan import Plan, is_multiple, validation_due
+from train_anywhere.training.reporting.progress import Progress
+from train_anywhere.training.tracking import open_loggers
 
 
 class Stopped(Exception):
@@ -46,11 +51,10 @@ class StepWork(keras.callbacks.CallbackList):
 
     Args:
         checkpointer: writes checkpoints, on rank 0; None on other ranks.
-        users: the callbacks of the configuration, with a History.
-        observers: called after steps, validations and checkpoints.
         restored: content of state.json in the checkpoint that the run resumes from.
 
     Attributes:
+        has_users: whether all ranks have a callback of the user.
         added: metrics that callbacks added to the logs of the last epoch.
         ended_by: a line about the end, if user code ended training before its last step.
         validations: the epochs that `fit` validates, from 1: the current one, or none.
@@ -62,27 +66,35 @@ class StepWork(keras.callbacks.CallbackList):
     def __init__(
         self,
         config: Config,
+        process: RankProcess,
         plan: Plan,
         position: Position,
         module: Module,
         loader: Loader,
-        metrics: MetricsWriter,
+        progress: Progress,
         checkpointer: AsyncCheckpointer | None,
-        stop: Stop,
-        users: list[keras.callbacks.Callback],
-        states: CallbackStates,
-        observers: Observers,
         restored: dict[str, Any] | None,
     ) -> None:
+        users, self.states = make_callbacks(config.callbacks, module, position, progress.report)
         options = {"verbose": 0, "epochs": plan.max_epochs, "steps": plan.steps_per_epoch}
         super().__init__(users, add_history=False, add_progbar=False, model=module.model, **options)
         self.config, self.plan, self.position = config, plan, position
-        self.module, self.loader, self.states = module, loader, states
-        self.metrics, self.checkpointer, self.stop = metrics, checkpointer, stop
-        self.progress, self.pace = metrics.progress, module.strategy.pace
-        self.heartbeat = self.progress.heartbeat
+        self.module, self.loader, self.restored = module, loader, restored
+        self.progress, self.checkpointer, self.stop = progress, checkpointer, process.stop
+        writes, run, step = checkpointer is not None, process.run, position.step
+        self.csv = CsvLog(run.metrics_csv) if writes and config.monitor.csv else None
+        board = writes and config.monitor.tensorboard
+        self.board = TensorBoard(EventFiles(run.tensorboard), step) if board else None
+        self.loggers = open_loggers(config, run, writes)
+        if self.csv:
+            self.csv.resume(step)
+        self.pace, self.heartbeat = module.strategy.pace, process.heartbeat
         self.timer = Timer(config.trainer, position.seconds)
-        self.observers, self.restored = observers, restored
+        replicas, processes = module.strategy.replicas, module.strategy.processes
+        rank = Rank(run, module.strategy.rank * (replicas // processes), replicas)
+        self.observers = Observers(Features.of(config).observers(rank))
+        own = self.states.callbacks.values()
+        self.has_users = any(not isinstance(one, keras.callbacks.History) for one in own)
         self.save_requested = self.end_requested = False
         self.added: dict[str, float] = {}
         self.stopper: str | None = None
@@ -96,20 +108,17 @@ class StepWork(keras.callbacks.CallbackList):
         self.epoch = self._trained = 0
         self.replaying = False
         self._functions: tuple[Any, Any] = None, None
-        self._restore_counts = module.strategy.snapshot(module.metrics.variables)
+        self._restore_counts = module.strategy.snapshot(module.metric_variables)
         self._counted = 0, position.step
         self._measured = self._logged = self._leaving = False
         self._restore: Callable[[], None] = lambda: None
         self._states_before: dict[str, str] = {}
 
-    @property
-    def has_users(self) -> bool:
-        """Whether all ranks have a callback of the user."""
-        return any(not isinstance(one, keras.callbacks.History) for one in self.states.callbacks.values())
-
     def is_complete(self) -> bool:
         """Return whether training is complete."""
-        return self.position.is_complete(self.plan, self.config.trainer.early_stopping)
+        position, rule = self.position, self.config.trainer.early_stopping
+        early = position.ended or position.timed_out or position.patience.should_stop(rule)
+        return (early or position.step >= self.plan.total_steps) and not position.pending
 
     def evaluate(self, split: str = "val", load: Callable[[], object] | None = None) -> None:
         """Measure a split now, with the weights that `load` loads, after callbacks may have changed them.
@@ -127,6 +136,15 @@ class StepWork(keras.callbacks.CallbackList):
             if self.stopper is None and self.model.stop_training:
                 self.stopper = type(one).__name__
 
+    def write(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
+        """Write metrics to the files and loggers, on rank 0. The `epoch` counts from 0."""
+        if self.csv:
+            self.csv.write(step, epoch + 1, metrics)
+        if self.board:
+            self.board.write(step, metrics)
+        for logger in self.loggers:
+            logger.log_metrics(dict(metrics), step)
+
     # ---- steps
 
     def _end_step(self, steps: int) -> None:
@@ -143,11 +161,11 @@ class StepWork(keras.callbacks.CallbackList):
             metrics = self.reduce("train") | {"lr": self.module.learning_rate()}
             position.metrics |= metrics
             if not position.pending:  # else the end of the epoch writes the row, together with the validation
-                self.metrics.write(position.step, position.epoch, metrics)
+                self.write(position.step, position.epoch, metrics)
             at = (position.step, position.epoch, position.batch)
             self.observers.after_step(Step(*at, metrics, last=position.pending))
             if self.loader.is_read_again("train"):  # data with its own batches: the speed counts their rows
-                (before, since), self._counted = self._counted, (self.module.rows, position.step)
+                (before, since), self._counted = self._counted, (int(self.module.rows.numpy()), position.step)
                 if rows := self._counted[0] - before:
                     units = rows * self.progress.units_per_row
                     self.progress.throughput.rows = units / (position.step - since) / self.plan.accumulate
@@ -157,7 +175,7 @@ class StepWork(keras.callbacks.CallbackList):
         )
         self.check_stop_flag()
         self.save_requested |= self.observers.reach(position.step)
-        if (profile := self.progress.profile) and profile.is_on:
+        if profile := self.progress.profile:
             profile.after_step(position.step)
         if self.save_requested and not (position.pending or position.preempted):
             self.save()
@@ -174,7 +192,7 @@ class StepWork(keras.callbacks.CallbackList):
         if position.ended or position.ends_epoch(plan):
             self.validations[:] = [epoch + 1] if validates else []
             return
-        restore_counts = self.module.strategy.snapshot(self.module.metrics.variables)
+        restore_counts = self.module.strategy.snapshot(self.module.metric_variables)
         self.evaluate()
         restore_counts()
         self._take_stop()
@@ -207,7 +225,7 @@ class StepWork(keras.callbacks.CallbackList):
     def _close(self, epoch: int, metrics: Mapping[str, float], validated: bool | None = None) -> None:
         """Report an epoch, move on to the next step, and save if a checkpoint is due. None: a validation within the epoch."""
         position, rule = self.position, self.config.trainer.early_stopping
-        self.metrics.write(position.step, epoch, metrics)
+        self.write(position.step, epoch, metrics)
         self.progress.end_epoch(epoch, metrics, position.batch - 1)
         if position.patience.should_stop(rule):
             self.progress.note(position.patience.describe(rule))
@@ -216,7 +234,9 @@ class StepWork(keras.callbacks.CallbackList):
             self._take_stop(agree=True)
             if is_multiple(epoch + 1, self.config.monitor.compare_weights_every_n_epochs):
                 self.module.refuse_different_weights()
-        position.close_epoch(self.plan)
+        position.pending = False
+        if position.batch >= self.plan.train_batches:
+            position.epoch, position.batch = position.epoch + 1, 0
         every = self.config.checkpoint.every_n_epochs
         if self.is_complete() or self.save_requested or is_multiple(epoch + 1, every):
             self.save(self._score(metrics, bool(validated)))
@@ -241,7 +261,7 @@ class StepWork(keras.callbacks.CallbackList):
         module, trained = self.module, {id(v) for v in self.model.trainable_variables}
         own = [v for v in module.weights().values() if self.test_hooks or id(v) not in trained]
         kept = [*own, *module.optimizer_state().values()] if self.test_hooks else own
-        self._restore = module.strategy.snapshot([*kept, *module.metrics.variables])
+        self._restore = module.strategy.snapshot([*kept, *module.metric_variables])
         self._states_before = self.states.save()
 
     def _leave_test(self) -> None:
@@ -319,8 +339,7 @@ class StepWork(keras.callbacks.CallbackList):
         """Save a checkpoint, with the value of `checkpoint.monitor` if it was just measured."""
         self.module.strategy.average_variables(self.module.moving_statistics())
         self.save_requested, self.position.seconds = False, self.timer.seconds
-        metrics = self.module.metrics
-        metric_state = metrics.arrays(self.module.strategy.sum(metrics.take()))
+        metric_state = self.module.metric_state()
         with self.heartbeat.within("checkpoint"):
             start = time.monotonic()
             if self.checkpointer:

@@ -1,4 +1,4 @@
-"""TensorBoard's event files and traces, and the writer of metrics, on rank 0."""
+"""TensorBoard's event files and traces."""
 
 import os
 import re
@@ -16,21 +16,12 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
-from train_anywhere.config.schema import Config
-from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.metrics_csv import CsvLog
 from train_anywhere.training.event_files import EventFiles
 from train_anywhere.training.profile import Operation
-from train_anywhere.training.reporting.progress import Progress
-from train_anywhere.training.tracking import open_loggers
 
 
 class TensorBoard:
-    """TensorBoard's event files in one folder.
-
-    Args:
-        step: optimizer steps done before; later events of an earlier attempt are purged, so that a resumed run shows one curve.
-    """
+    """TensorBoard's event files. Events of an earlier attempt after its optimizer step `step` are purged: a resumed run shows one curve."""
 
     def __init__(self, events: EventFiles, step: int) -> None:
         self.events, self.step = events, step
@@ -66,32 +57,6 @@ class TensorBoard:
         self._file = None
 
 
-class MetricsWriter:
-    """The writer of metrics of one run, after `step` optimizer steps of earlier attempts, on the rank that `writes` files.
-
-    Raises:
-        ConfigError: a logger has no `log_metrics(metrics, step)`.
-    """
-
-    def __init__(self, config: Config, run: RunDir, progress: Progress, step: int, writes: bool) -> None:
-        self.progress = progress
-        self.csv = CsvLog(run.metrics_csv) if writes and config.monitor.csv else None
-        board = writes and config.monitor.tensorboard
-        self.board = TensorBoard(EventFiles(run.tensorboard), step) if board else None
-        self.loggers = open_loggers(config, run, writes)
-        if self.csv:
-            self.csv.resume(step)
-
-    def write(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Write metrics to the files and loggers. The `epoch` counts from 0."""
-        if self.csv:
-            self.csv.write(step, epoch + 1, metrics)
-        if self.board:
-            self.board.write(step, metrics)
-        for logger in self.loggers:
-            logger.log_metrics(dict(metrics), step)
-
-
 class TensorFlowRecording:
     """A running profile of this process. Its files have the `name` of this rank."""
 
@@ -110,7 +75,7 @@ class TensorFlowRecording:
         """Do nothing: the trace has the calls of the compiled function."""
 
     def finish(self) -> list[Operation]:
-        """Stop, write the trace, and return all operations. Raises OSError, RuntimeError."""
+        """Stop, write the trace, and return all operations, kernels of the GPUs or types on the CPU. Raises OSError, RuntimeError."""
         try:
             tf.profiler.experimental.stop()
         except tf.errors.OpError as error:
@@ -118,21 +83,17 @@ class TensorFlowRecording:
         traces = [*self._folder.glob("plugins/profile/*/*.xplane.pb")]
         if not traces:
             raise RuntimeError("TensorFlow's profiler has written no trace")
-        return read_operations(max(traces, key=lambda path: path.stat().st_mtime))
-
-
-def read_operations(file: Path) -> list[Operation]:
-    """Return the operations in a trace: kernels of the GPUs, else CPU types. Raises OSError."""
-    planes = XSpace.FromString(file.read_bytes()).planes
-    gpus = [plane for plane in planes if plane.name.startswith("/device:GPU")]
-    calls, picoseconds = Counter[str](), Counter[str]()
-    for plane in gpus or planes:
-        for event in (event for line in plane.lines for event in line.events):
-            name = plane.event_metadata[event.metadata_id].name
-            if not gpus:  # an operation is `model/dense/MatMul:MatMul`; the other events are TensorFlow's own work around them
-                found = re.fullmatch(r"[^\s:]+:(\w+)", name)
-                name = found[1] if found else ""
-            if name:
-                calls[name] += 1
-                picoseconds[name] += event.duration_ps
-    return [Operation(name, calls[name], picoseconds[name] / 1e9) for name in calls]
+        newest = max(traces, key=lambda path: path.stat().st_mtime)
+        planes = XSpace.FromString(newest.read_bytes()).planes
+        gpus = [plane for plane in planes if plane.name.startswith("/device:GPU")]
+        calls, picoseconds = Counter[str](), Counter[str]()
+        for plane in gpus or planes:
+            for event in (event for line in plane.lines for event in line.events):
+                name = plane.event_metadata[event.metadata_id].name
+                if not gpus:  # an operation is `model/dense/MatMul:MatMul`; the other events are TensorFlow's own work around them
+                    found = re.fullmatch(r"[^\s:]+:(\w+)", name)
+                    name = found[1] if found else ""
+                if name:
+                    calls[name] += 1
+                    picoseconds[name] += event.duration_ps
+        return [Operation(name, calls[name], picoseconds[name] / 1e9) for name in calls]

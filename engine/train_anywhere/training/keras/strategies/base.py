@@ -94,7 +94,6 @@ class Strategy:
     """The strategy of one process with one device, and base of the others.
 
     Attributes:
-        rank: number of this process; rank 0 writes files.
         replicas: devices that share the global batch, over all processes; each process has the same number.
         pace: measures how long this process works in a step without waiting for others.
     """

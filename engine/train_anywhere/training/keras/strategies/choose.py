@@ -166,11 +166,7 @@ class SlurmCluster(tf.distribute.cluster_resolver.SlurmClusterResolver):
 
 
 def make_strategy(name: str, config: Config, topology: Topology, devices: int) -> Strategy:
-    """Return the strategy with this resolved name. It chooses devices before TensorFlow does.
-
-    Raises:
-        TopologyError: the addresses of the ranks are not known.
-    """
+    """Return the strategy with this name, and choose devices before TensorFlow does. Raises TopologyError without addresses of ranks."""
     accelerator = config.trainer.accelerator
     if name == "mirrored" and devices > 1:
         return TfDistribute(Mirrored(use_devices(accelerator, 0, devices)), 0, 1)

@@ -19,10 +19,9 @@ SENDABLE = ("float16", "float32", "float64", "int32", "int64")
 
 
 class HorovodStrategy(Strategy):
-    """Data parallelism over running processes. The devices must be chosen before.
+    """Data parallelism over running processes, whose devices are chosen.
 
-    Args:
-        compression: "none", or "fp16" to send gradients with 16 bits; values above 65504 become infinite.
+    The `compression` "fp16" sends gradients with 16 bits: values above 65504 become infinite.
     """
 
     def __init__(self, topology: Topology, compression: str = "none") -> None:

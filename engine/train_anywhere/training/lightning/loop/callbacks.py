@@ -121,7 +121,7 @@ class MetricsCallback(pl.Callback):
         loss = partial(_loss_of, outputs)
         self.progress.add_batches(trainer.current_epoch, batch_idx, fresh, loss=loss)
         self.heartbeat.trained_batch(self.course.steps_done)
-        if stepped and (profile := self.progress.profile) and profile.is_on:
+        if stepped and (profile := self.progress.profile):
             profile.after_step(self.course.steps_done)
         self.clock.batch_over()
 
@@ -277,7 +277,7 @@ class MetricsCallback(pl.Callback):
                 values = self.over_ranks.reduce(values)
             fresh = {**values, **self._learning_rate()}
             self.metrics |= values
-            self.progress.display.measured(fresh)
+            self.progress.measured(fresh)
             self._write(trainer, fresh)
             batch = trainer.fit_loop.batch_idx + 1
             step = Step(self.course.steps_done, trainer.current_epoch, batch, fresh)
