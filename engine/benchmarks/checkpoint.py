@@ -160,8 +160,7 @@ def ours(rank: int, local: Path, shared: Path) -> Save:
     """This project: reused buffers, the node's disk, then the shared disk; with checksums, read back, and renamed."""
     from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
     from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
-    from train_anywhere.checkpoints.disk.staging import Staging
-    from train_anywhere.checkpoints.store import CheckpointStore
+    from train_anywhere.checkpoints.store import CheckpointStore, Staging
     from train_anywhere.training.lightning.checkpoint.buffers import Buffers
 
     checkpointer = AsyncCheckpointer(

@@ -5,7 +5,7 @@ r"""A causal language model of transformers, with adapters (LoRA), on text of yo
         'model.lora={rank: 8, alpha: 16, targets: [q_proj, v_proj, up_proj, down_proj], train: [lm_head]}' \
         optimizer.lr=0.005 trainer.max_epochs=4
 
-`data.pattern='my/*.txt'` names other files. `python src/evaluate.py RUN --export hf --to folder` merges the adapters, `--export peft`
+`data.pattern='my/*.txt'` names other files. `python src/evaluate.py RUN --export safetensors` merges the adapters, `--export peft`
 writes only them. `AutoModelForCausalLM.from_pretrained(NAME)` takes the place of `tiny_llama` for a model of the hub.
 """
 

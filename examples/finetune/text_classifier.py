@@ -4,7 +4,7 @@ r"""A BERT of transformers that separates praise from blame, with adapters (LoRA
         data._target_=examples.finetune.text_classifier.open_reviews checkpoint.monitor=val_acc checkpoint.mode=max \
         'model.lora={rank: 4, alpha: 8, targets: [query, value], train: [classifier]}' optimizer.lr=0.01 trainer.max_epochs=6
 
-`python src/evaluate.py RUN --export hf --to folder` merges the adapters; transformers reads the folder, with its tokenizer.
+A folder for transformers: `network = load_model(RUN).network; network.lora_adapters.merge(); network.model.save_pretrained("folder")`.
 `AutoModelForSequenceClassification.from_pretrained(NAME)` takes the place of `tiny_bert` for a model of the hub.
 """
 
@@ -57,7 +57,7 @@ def open_reviews(rows: int = 1200) -> dict[str, TensorDataset]:
 
 
 class Classifier(pl.LightningModule):
-    """The model with its tokenizer, which an export writes too."""
+    """The model with its tokenizer."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ KILLS = int(os.environ.get("CHAOS_KILLS", "20"))
 UNSAFE = """
 import sys
 sys.path[:0] = [{root!r}, {root!r} + "/engine", {here!r}]
-import lab, train_anywhere.checkpoints.store, train_anywhere.checkpoints.recovery, train_anywhere.checkpoints.disk.staging
+import lab, train_anywhere.checkpoints.store, train_anywhere.checkpoints.recovery
 from trainees import TRAINEES, Plain
 
 def in_place(self, temporary, step):  # what a copy loop does: the checkpoint is in sight before it is whole

@@ -13,9 +13,8 @@ import yaml
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, find_damage
-from train_anywhere.checkpoints.disk.staging import Staging
 from train_anywhere.checkpoints.recovery import recover_leftovers
-from train_anywhere.checkpoints.store import CheckpointStore
+from train_anywhere.checkpoints.store import CheckpointStore, Staging
 from train_anywhere.config.keys import defaults
 from train_anywhere.config.schema import Checkpoint
 from train_anywhere.errors import CheckpointError
@@ -208,7 +207,7 @@ from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.checkpoints.disk.staging import Staging
+from train_anywhere.checkpoints.store import Staging
 run, staging = RunDir(Path({run!r})), Staging(Path({staging!r}))
 store = CheckpointStore(run.checkpoints, "max", 2)
 store.publish = lambda *a: os.kill(os.getpid(), signal.SIGKILL)

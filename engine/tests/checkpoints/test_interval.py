@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
-from train_anywhere.checkpoints.disk.staging import Retention
+from train_anywhere.checkpoints.store import Retention
 from train_anywhere.config.schema import Checkpoint, Config
 from train_anywhere.features.observers import (
     FIRST_INTERVAL_S,

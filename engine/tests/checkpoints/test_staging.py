@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
-from train_anywhere.checkpoints.disk.staging import Staging
+from train_anywhere.checkpoints.store import Staging
 from train_anywhere.files.node_disk import find_run_folder, run_folder_names
 from train_anywhere.files.removal import MARKER
 from train_anywhere.runs.folder import RunDir
@@ -60,7 +60,7 @@ def test_checkpoints_from_before_the_last_boot_are_not_trusted(
     staging: Staging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier:
-        earlier.setattr("train_anywhere.checkpoints.disk.staging.boot_id", lambda: "earlier")
+        earlier.setattr("train_anywhere.checkpoints.store.boot_id", lambda: "earlier")
         staging.write(write, CheckpointInfo(step=5, **REST))
     assert staging.list_complete() == []
 
@@ -99,7 +99,7 @@ def test_a_link_in_its_place_is_not_used(run: RunDir, tmp_path: Path) -> None:
     (tmp_path / "node").mkdir()
     (tmp_path / "node" / run_folder_names(run.path)[0]).symlink_to(tmp_path / "mine")
     staging = Staging((tmp_path / "node").joinpath(*run_folder_names(run.path)))
-    assert not staging.is_owned() and "is a symbolic link" in str(staging.find_problem())
+    assert not staging.is_owned()
     with pytest.raises(PermissionError, match="is a symbolic link"):
         staging.write(write, CheckpointInfo(step=1, **REST))
     staging.clear()

@@ -126,7 +126,7 @@ OUTSIDE = {
     "engine/train_anywhere/runs/folder.py": "the new run folder itself",
     "engine/train_anywhere/runs/lock.py": "O_EXCL",
     "engine/train_anywhere/runs/reopen/trust.py": "the user's own state",
-    "engine/train_anywhere/inference/output_files.py": "a file that the user names, with O_EXCL",
+    "engine/train_anywhere/inference/evaluate_run.py": "a file that the user names, with O_EXCL",
     "engine/train_anywhere/training/keras/checkpoint.py": "the new folder of a checkpoint, or an entry of an archive",
     "engine/train_anywhere/training/keras/loop/tensorboard.py": "O_EXCL",
     "engine/train_anywhere/training/lightning/checkpoint/shards.py": "the new folder of a checkpoint, reached without links",

@@ -144,7 +144,7 @@ def never_called(*arguments: object, **named: object) -> None:
 
 
 REFUSED = {
-    "--export savedmodel": "framework=lightning; use one of torch, safetensors, hf, peft, torch.export, onnx",
+    "--export savedmodel": "framework=lightning; use one of torch, safetensors, peft, torch.export, onnx",
     "--generate hi": "task=classification has no generate",
     "--checkpoint 5": "has no checkpoint of step 5; it has 13, 26",
     "--predict a.json": r"must end in .npz or .csv",

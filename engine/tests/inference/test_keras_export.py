@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from train_anywhere.data.array_data import check_answers
 from train_anywhere.errors import CheckpointError
-from train_anywhere.inference.output_files import draft_export
+from train_anywhere.inference.evaluate_run import draft_export
 from train_anywhere.training.keras.inference import export_model
 
 layers = keras.layers

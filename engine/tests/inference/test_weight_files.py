@@ -1,4 +1,4 @@
-"""Files of weights of other programs: `init=FILE`, `--export safetensors` and `--export hf`."""
+"""Files of weights of other programs: `init=FILE`, `--export safetensors`."""
 
 import os
 import re
@@ -174,8 +174,3 @@ def test_safetensors_out_and_in(runs: Runs, trained: Trained, evaluated: Evaluat
     assert all(torch.equal(tensor, expected[name]) for name, tensor in load_file(file).items())
     new = trained(*SHORT, *STILL, f"init={tmp_path}")  # the folder of save_pretrained
     assert largest_difference(final_weights(new.path), final_weights(runs["lightning"].path)) == 0
-
-
-def test_hf_needs_save_pretrained(runs: Runs, evaluated: Evaluate) -> None:
-    code, _, error = evaluated(runs["lightning"].path, "--export", "hf")
-    assert code == 2 and "needs a model with save_pretrained" in error

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.tests.properties.cases import DIGITS, TEXT, bounded, composed
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
-from train_anywhere.checkpoints.disk.staging import Retention
+from train_anywhere.checkpoints.store import Retention
 from train_anywhere.config.load import load
 from train_anywhere.errors import ConfigError
 from train_anywhere.features.observers import MAX_OVERHEAD, Interval, mtbf, optimal

@@ -1,8 +1,4 @@
-"""Asynchronous checkpointing, first to the node's local disk, then to the run folder.
-
-The training thread copies its state into buffers that all checkpoints reuse, and continues. A worker thread writes the buffers to the
-node's disk, which frees them, and then copies the files to the run folder. It makes no second copy in memory.
-"""
+"""Asynchronous checkpointing, first to the node's local disk, then to the run folder, without a second copy in memory."""
 
 import threading
 import time
@@ -11,14 +7,17 @@ from types import TracebackType
 from typing import Self
 
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckpoint
-from train_anywhere.checkpoints.disk.staging import Staging, Write
-from train_anywhere.checkpoints.store import CheckpointStore
+from train_anywhere.checkpoints.store import CheckpointStore, Staging, Write
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.copy_files import find_disk_error, print_line
 from train_anywhere.files.removal import print_once
 
 MAX_RETRY_S = 300.0
 """Maximum time between two tries to write."""
+
+
+class StateLostError(Exception):
+    """A state of which a part can't be written, so that training continues without this checkpoint."""
 
 
 @dataclass
@@ -28,13 +27,13 @@ class WriteRequest:
     Attributes:
         write: writes the files of the checkpoint into a folder.
         released: the worker is not reading the buffers.
-        local: writing to the node's disk has not failed for this state.
+        local: there is a node's disk, to which writing has not failed for this state.
     """
 
     write: Write
     info: CheckpointInfo
+    local: bool
     released: bool = False
-    local: bool = True
 
 
 class AsyncCheckpointer:
@@ -69,6 +68,8 @@ class AsyncCheckpointer:
 
     def check(self) -> None:
         """Raise CheckpointError if the worker had an error. Each step can afford this call."""
+        if isinstance(self._error, CheckpointError):
+            raise self._error
         if self._error:
             raise CheckpointError(f"a checkpoint could not be written: {self._error!r}") from self._error
 
@@ -87,7 +88,7 @@ class AsyncCheckpointer:
     def save(self, write: Write, info: CheckpointInfo) -> None:
         """Submit the buffers, which were filled after `wait`, and return at once. The worker calls `write`."""
         with self._changed:
-            self._request = WriteRequest(write, info)
+            self._request = WriteRequest(write, info, local=self.staging is not None)
             self._changed.notify_all()
 
     def finish(self) -> None:
@@ -164,11 +165,9 @@ class AsyncCheckpointer:
     def _attempt(self) -> None:
         """Write the state in the buffers, and publish the checkpoints on the node's disk."""
         try:
-            request = self._take()
-            if request and not self._write_local(request):
-                self._write_shared(request)
+            self._write_state()
             while self.staging and (pending := self._list_pending(self.staging)):
-                self.newest = self.store.publish(pending[0].path, self._write_next_locally)
+                self.newest = self.store.publish(pending[0].path, self._write_to_node)
                 self.staging.drop(pending[0].path)
             self._trouble, self._failures = None, 0
         except OSError as trouble:
@@ -176,31 +175,40 @@ class AsyncCheckpointer:
             why = trouble.strerror or trouble
             print_once(f"{self.store.folder} takes no checkpoints ({why}); training continues, retrying.")
 
-    def _write_local(self, request: WriteRequest) -> bool:
-        """Write to the node's disk, and return whether that succeeded."""
-        if not (self.staging and request.local):
-            return False
+    def _write_to_node(self) -> None:
+        """Write the state in the buffers to the node's disk, also while the one before is copied."""
+        with self._changed:
+            if not (request := self._request) or not request.local:
+                return
+            request.released = False
+        assert self.staging
         try:
             self.staging.write(request.write, request.info)
         except Exception as error:
-            # frameworks raise various errors when a disk is full; an error with another cause is raised by `_write_shared` again
+            # frameworks raise various errors when a disk is full; an error with another cause is raised by `_write_state` again
             request.local = False
             why = getattr(find_disk_error(error), "strerror", None) or error
             print_once(f"{self.staging.folder} takes no checkpoints ({why}); continuing without it.")
-            return False
-        self._release(request, done=True)
-        return True
+        else:
+            self._release(request, done=True)
 
-    def _write_shared(self, request: WriteRequest) -> None:
-        """Write directly to the run folder. Flushing does not need the buffers."""
+    def _write_state(self) -> None:
+        """Write the state in the buffers to the node's disk or to the run folder. Flushing does not need the buffers."""
+        self._write_to_node()
+        with self._changed:
+            if not (request := self._request) or request.local:
+                return
+            request.released = False
         try:
             self.newest = self.store.write(request.write, request.info, lambda: self._release(request))
-            self._release(request, done=True)
+        except StateLostError as lost:
+            print_line(f"{lost}; continuing without it.")
         except Exception as error:
             self._release(request)
             if trouble := find_disk_error(error):
                 raise trouble from None
             raise
+        self._release(request, done=True)
 
     def _list_pending(self, staging: Staging) -> list[SavedCheckpoint]:
         """Return the checkpoints to publish, and drop those that the rule would not keep."""
@@ -210,18 +218,6 @@ class AsyncCheckpointer:
             if saved.path not in kept:
                 staging.drop(saved.path)
         return [saved for saved in pending if saved.path in kept]
-
-    def _write_next_locally(self) -> None:
-        """Write the next checkpoint to the node's disk while one is copied."""
-        request = self._take() if self._request and self._request.local and self.in_use else None
-        if request:
-            self._write_local(request)
-
-    def _take(self) -> WriteRequest | None:
-        with self._changed:
-            if self._request:
-                self._request.released = False
-            return self._request
 
     def _release(self, request: WriteRequest, done: bool = False) -> None:
         with self._changed:

@@ -19,8 +19,6 @@ from train_anywhere.runs.folder import RunDir, is_waited_for, open_run
 from train_anywhere.runs.reopen.frozen import read_frozen
 
 T = TypeVar("T")
-MAX_TRIES = 3
-"""Maximum number of tries, if a training run removes the checkpoint that is being read."""
 
 
 def choose(run: RunDir, which: str | int, checksums: bool = True) -> SavedCheckpoint:
@@ -34,11 +32,8 @@ def choose(run: RunDir, which: str | int, checksums: bool = True) -> SavedCheckp
     try:
         if isinstance(which, int) or which.isdigit():
             return _find_step(run, store, int(which), checksums)
-        if checksums:
-            found = (store.best() if which == "best" else None) or store.newest_good()
-        else:
-            whole = (s for s in reversed(store.all()) if find_damage(s.path, checksums=False) is None)
-            found = next(whole, None)
+        best = store.best() if checksums and which == "best" else None
+        found = best or store.newest_good(checksums)
     except OSError as error:
         raise CheckpointError(
             f"the checkpoints in {run.checkpoints} can't be read ({error.strerror or error})."
@@ -50,14 +45,13 @@ def choose(run: RunDir, which: str | int, checksums: bool = True) -> SavedCheckp
 
 def read_chosen(run: RunDir, which: str | int, read: Callable[[SavedCheckpoint], T]) -> T:
     """Return the result of `read` for the chosen checkpoint. Raises CheckpointError as both functions."""
-    for _ in range(MAX_TRIES - 1):
-        saved = choose(run, which)
-        try:
-            return read(saved)
-        except (CheckpointError, OSError):
-            if saved.path.exists():
-                raise
-    return read(choose(run, which))
+    saved = choose(run, which)
+    try:
+        return read(saved)
+    except (CheckpointError, OSError):
+        if saved.path.exists():
+            raise
+    return read_chosen(run, which, read)  # a training run has removed it meanwhile
 
 
 def _find_step(run: RunDir, store: CheckpointStore, step: int, checksums: bool) -> SavedCheckpoint:

@@ -9,8 +9,7 @@ import sys
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
-from train_anywhere.checkpoints.disk.staging import Staging
-from train_anywhere.checkpoints.store import CheckpointStore
+from train_anywhere.checkpoints.store import CheckpointStore, Staging
 from train_anywhere.config.keys import defaults
 from train_anywhere.config.load import fill_variables
 from train_anywhere.config.schema import Checkpoint
@@ -31,11 +30,7 @@ def open_checkpointer(config: Checkpoint, run: RunDir, sharded: bool = False) ->
     """
     recover(config, run)
     local = None if sharded else find_run_folder(run.path, config.local)
-    staging = Staging(local) if local else None
-    if staging and (problem := staging.find_problem()):
-        print_line(f"{staging.folder} takes no checkpoints ({problem}); continuing without it.")
-        staging = None
-    return AsyncCheckpointer(_open_store(config, run), staging)
+    return AsyncCheckpointer(_open_store(config, run), Staging(local) if local else None)
 
 
 def _open_store(config: Checkpoint, run: RunDir) -> CheckpointStore:

@@ -1,15 +1,21 @@
-"""The checkpoints of a run folder, each complete or absent, and checked by checksums.
+"""The checkpoints of a run, each complete or absent, in its folder, checked by checksums, and before that on the node's local disk.
 
 checkpoints/00000230/            the framework's files, and manifest.json: step, position, metrics, checksums
 checkpoints/newest               name of the newest checkpoint      checkpoints/best      name of the best checkpoint
 checkpoints/00000230.damaged-1/  a checkpoint whose checksums did not match; it is never removed
 
-Other names are ignored. A folder is removed only if `files/removal.py` can prove that it belongs to this run.
+On the node's local disk, where checkpoints survive a crash of the training and `recovery` finds them by `checkpoint.local`:
+
+<local disk>/<name>-<user id>/<run id>/00000230/   complete, not yet in the run folder
+<local disk>/<name>-<user id>/<run id>.rank-3/   rank 3's shard of a checkpoint that all ranks write, or all files of its program
+
+Other names are ignored. A folder is used or removed only if `files/removal.py` can prove that it belongs to this run.
 """
 
+import math
 import os
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -22,25 +28,124 @@ from train_anywhere.checkpoints.disk.manifest import (
     find_damage,
     flush_files,
     folder_name,
+    list_sizes,
     load_manifest,
     ownership_marker,
+    parse_folder,
     parse_step,
     write_manifest,
 )
-from train_anywhere.checkpoints.disk.staging import Retention, Write
 from train_anywhere.errors import CheckpointError, listed
 from train_anywhere.files.atomic import move, set_aside, write_atomic
 from train_anywhere.files.copy_files import print_line, sync_folder
+from train_anywhere.files.node_disk import boot_id
 from train_anywhere.files.removal import (
-    NotOwnedError,
     OwnedFolder,
     check_owned,
+    make_owned,
     new_folder,
     print_once,
     remove,
 )
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.summary import is_program
+
+
+@dataclass(frozen=True)
+class Retention:
+    """The rule by which checkpoints are kept, ordered by step because clocks jump.
+
+    Attributes:
+        mode: whether the best `value` is the smallest or the largest.
+        keep_last: number of newest checkpoints to keep.
+        keep_every_n_epochs: also keep checkpoints written at the end of every n-th epoch.
+    """
+
+    mode: Literal["min", "max"]
+    keep_last: int
+    keep_every_n_epochs: int | None = None
+
+    def best(self, saved: Iterable[SavedCheckpoint]) -> SavedCheckpoint | None:
+        """Return the checkpoint with the best finite value, the newest of equal ones, or None."""
+        sign = 1 if self.mode == "max" else -1
+        valued = [s for s in saved if s.value is not None and math.isfinite(s.value)]
+        return max(valued, key=lambda s: (sign * (s.value or 0.0), s.step), default=None)
+
+    def kept(self, saved: Iterable[SavedCheckpoint]) -> set[Path]:
+        """Return the folders of the checkpoints to keep."""
+        ordered, n = sorted(saved, key=lambda s: s.step), self.keep_every_n_epochs
+        ends = [s for s in ordered if n and s.batch == 0 and s.epoch and s.epoch % n == 0]
+        best = self.best(ordered)
+        return {s.path for s in (*ordered[-self.keep_last :], *ends, *([best] if best else []))}
+
+
+Write = Callable[[Path], None]
+"""A function that writes the files of a checkpoint into a folder."""
+
+
+class Staging:
+    """Reader and writer of complete checkpoints on this node's disk.
+
+    They have sizes but no checksums: a file that was closed before its folder was renamed is complete, even if the process is killed.
+    A power cut may lose data, so checkpoints from before the last boot are not used.
+
+    Args:
+        folder: <local disk>/<name>-<user id>/<run id>; made when the first checkpoint is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        names = (folder.parent.name, folder.name)
+        self._place = OwnedFolder(folder.parents[1], names, f"stage of run {folder.name}")
+        self._stays: set[Path] = set()  # checkpoints that could not be removed
+
+    def write(self, write: Write, info: CheckpointInfo) -> Path:
+        """Write a checkpoint, and return its folder. A partial one is removed. Raises OSError."""
+        make_owned(self._place, private=True)  # for this user only, since checkpoints are loaded
+        name = folder_name(info.step)
+        final = self._checkpoint(info.step, name)
+        with new_folder(self._checkpoint(info.step, f".{name}.{os.getpid()}"), private=True) as temporary:
+            write(temporary)
+            write_manifest(temporary, info, list_sizes(temporary), boot=boot_id())
+            remove(final)
+            move(temporary, final.path)
+        return final.path
+
+    def list_complete(self) -> list[SavedCheckpoint]:
+        """Return the complete checkpoints written since the last boot, ordered by step."""
+        if not self.is_owned():
+            return []
+        folders = [
+            p for p in self.folder.iterdir() if parse_step(p.name) is not None and p not in self._stays
+        ]
+        found = [load_manifest(p) for p in folders if find_damage(p) is None]
+        return sorted((s for s in found if s.boot == boot_id()), key=lambda s: s.step)
+
+    def drop(self, path: Path) -> None:
+        """Remove a checkpoint. `list_complete` no longer lists it, even if it can't be removed."""
+        step = parse_step(path.name)
+        if step is None or not remove(self._checkpoint(step, path.name)):
+            self._stays.add(path)
+
+    def clear(self) -> None:
+        """Remove the staging folder."""
+        remove(self._place)
+
+    def is_owned(self) -> bool:
+        """Return whether the folder exists and belongs to this run and this user."""
+        return _is_owned(self._place, private=True)
+
+    def _checkpoint(self, step: int, name: str) -> OwnedFolder:
+        names, marker = (*self._place.names, name), ownership_marker(self.folder.name, step)
+        return OwnedFolder(self._place.root, names, marker)
+
+
+def _is_owned(place: OwnedFolder, private: bool = False) -> bool:
+    try:
+        check_owned(place, private)
+    except OSError:
+        return False
+    return True
 
 
 def refuse_unreadable(run: RunDir) -> None:
@@ -52,25 +157,13 @@ def refuse_unreadable(run: RunDir) -> None:
         return
     if run.checkpoints.exists() and not os.access(run.checkpoints, os.R_OK | os.X_OK):
         raise CheckpointError(f"{run.checkpoints} can't be read: you lack the permission to list it.")
-    folders = sorted(p for p in run.checkpoints.glob("[0-9]*") if p.is_dir() and p.name.isdigit())
-    damages = {p: find_damage(p, checksums=False) for p in folders}
-    if folders and all(damages.values()):
-        raise CheckpointError(unreadable_message(run.path, [f"{p.name}: {d}" for p, d in damages.items()]))
-    info = {} if folders else run.read_info()
+    store = CheckpointStore(run.checkpoints, "min", keep_last=1)
+    info = {} if store.newest_good(checksums=False) else run.read_info()
     if info.get("checkpoint") or any(attempt.get("from_step") for attempt in info.get(ATTEMPTS, [])):
         raise CheckpointError(
             f"{run.path} had a checkpoint, according to its run.json, but {run.checkpoints.name}/ has none: put it back, or "
             f"use resume={run.path} from_scratch=true to start again from step 0."
         )
-
-
-def unreadable_message(run: Path, damages: Sequence[str]) -> str:
-    """Return the message for a run whose checkpoints are all damaged."""
-    count = f"{len(damages)} {'is' if len(damages) == 1 else 'are'} damaged"
-    return (
-        f"{run} has no checkpoint that can be read ({count}: {listed(damages)}); nothing was deleted. "
-        f"resume={run} from_scratch=true starts it again from step 0 and keeps them aside."
-    )
 
 
 class CheckpointStore:
@@ -126,30 +219,36 @@ class CheckpointStore:
                 continue
         return found
 
-    def newest_good(self) -> SavedCheckpoint | None:
-        """Return the newest undamaged checkpoint, or None without any. Damaged ones are reported.
+    def newest_good(self, checksums: bool = True) -> SavedCheckpoint | None:
+        """Return the newest undamaged checkpoint, or None without any. Without `checksums` only sizes are compared.
 
-        The next commit renames those, because the run resumes from an earlier one. Raises CheckpointError if all are damaged.
+        With them damaged ones are reported, and the next commit renames them, because the run resumes from an earlier one.
+        Raises CheckpointError if all are damaged.
         """
         complete, found = self._list_complete(), list[str]()
         while complete:
             path = complete.pop()
-            damage = self._find_damage(path)
+            damage = find_damage(path, checksums)
             if damage is None:
                 return load_manifest(path)
             self._damaged[path] = damage
             found.append(f"{path.name}: {damage}")
             then = "trying the one before" if complete else "there is none before it"
-            print_line(f"checkpoint {path} is damaged ({damage}); {then}.")
+            if checksums:
+                print_line(f"checkpoint {path} is damaged ({damage}); {then}.")
         if found:
-            raise CheckpointError(unreadable_message(self.folder.parent, found))
+            run, count = self.folder.parent, f"{len(found)} {'is' if len(found) == 1 else 'are'} damaged"
+            raise CheckpointError(
+                f"{run} has no checkpoint that can be read ({count}: {listed(found[::-1])}); nothing was deleted. "
+                f"resume={run} from_scratch=true starts it again from step 0 and keeps them aside."
+            )
         return None
 
     def best(self) -> SavedCheckpoint | None:
         """Return the undamaged checkpoint with the best value, or None if none has a value."""
         candidates = self.all()
         while best := self.rule.best(candidates):
-            if self._find_damage(best.path) is None:
+            if find_damage(best.path) is None:
                 return best
             candidates.remove(best)
         return None
@@ -158,30 +257,23 @@ class CheckpointStore:
         """Return the folders of complete checkpoints by step, first one that a kill has left under its temporary name."""
         left = [p for p in self._list_folders() if p.suffix != ".removed"]
         complete = [p for p in left if p.name[0] != "." or (p / MANIFEST).exists()]
-        return sorted(complete, key=lambda p: (_parse_folder(p) or 0, p.name[0] != "."))
+        return sorted(complete, key=lambda p: (parse_folder(p) or 0, p.name[0] != "."))
 
     def _list_folders(self) -> list[Path]:
         """Return the folders named like a checkpoint, hidden ones first."""
         if not self.folder.is_dir():
             return []
-        named = [p for p in sorted(self.folder.iterdir()) if _parse_folder(p) is not None]
+        named = [p for p in sorted(self.folder.iterdir()) if parse_folder(p) is not None]
         return [p for p in named if not p.is_symlink() and p.is_dir()]
-
-    def _find_damage(self, path: Path) -> str | None:
-        damage = find_damage(path)
-        if damage is None and load_manifest(path).step != _parse_folder(path):
-            return "its manifest.json is of another step"
-        return damage
 
     def _install(self, temporary: Path, step: int) -> SavedCheckpoint:
         """Read all of a checkpoint back, rename it, and only then remove older ones."""
-        if damage := self._find_damage(temporary):
+        if damage := find_damage(temporary):
             raise OSError(f"{temporary} reads back differently from what was written: {damage}")
         final = self.folder / folder_name(step)
-        if os.path.lexists(
-            final
-        ):  # the same step again; after a kill here, the new one counts by its manifest
-            if self._is_ours(final) and self._find_damage(final) is None:
+        # the same step again; after a kill here, the new one counts by its manifest
+        if os.path.lexists(final):
+            if _is_owned(self._place(final.name)) and find_damage(final) is None:
                 self.remove(final)
                 self._damaged.pop(final, None)
             else:
@@ -209,13 +301,13 @@ class CheckpointStore:
         for path in [p for p in self._list_folders() if p not in kept]:
             if path not in self._damaged and (path in readable or path.name.startswith(".")):
                 self.remove(path)
-            elif self._is_ours(path):
+            elif _is_owned(self._place(path.name)):
                 self._keep_damaged(path)
 
     # --- folders of this run ---------------------------------------------------------------------------------------------
 
     def _place(self, name: str) -> OwnedFolder:
-        run, step = self.folder.parent, _parse_folder(Path(name))
+        run, step = self.folder.parent, parse_folder(Path(name))
         assert step is not None, name
         return OwnedFolder(run, (self.folder.name, name), ownership_marker(run.name, step))
 
@@ -223,21 +315,8 @@ class CheckpointStore:
         """Remove a checkpoint of this run, complete or not."""
         remove(self._place(path.name))
 
-    def _is_ours(self, path: Path) -> bool:
-        try:
-            check_owned(self._place(path.name))
-        except (NotOwnedError, FileNotFoundError):
-            return False
-        return True
-
     def _keep_damaged(self, path: Path) -> None:
-        damage = self._find_damage(path) or self._damaged.get(path, "not of this run")
+        damage = find_damage(path) or self._damaged.get(path, "not of this run")
         kept = set_aside(path, "damaged")
         self._damaged.pop(path, None)
         print_line(f"checkpoint {path} ({damage}) is kept as {kept}; remove it when you don't need it.")
-
-
-def _parse_folder(path: Path) -> int | None:
-    """Return the step of a checkpoint's folder, also a hidden one, or None."""
-    hidden = re.fullmatch(r"\.([0-9]+)\.([0-9]+|removed|replaced)", path.name)
-    return parse_step(hidden[1] if hidden else path.name)

@@ -21,7 +21,7 @@ from train_anywhere.errors import ProjectError
 from train_anywhere.files.root import refuse_deleted_folder
 from train_anywhere.files.terminal.output import user_frame
 from train_anywhere.files.terminal.printable import printable_output
-from train_anywhere.inference.request import check_request, make_parser
+from train_anywhere.inference.trained_model import check_request, make_parser
 from train_anywhere.launch.command import run_command
 from train_anywhere.launch.exits import leave
 from train_anywhere.launch.failure import print_traceback

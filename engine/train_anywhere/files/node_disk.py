@@ -10,7 +10,7 @@ A power cut may leave files of a complete folder empty, so a folder from before 
 filled, folders that no job requested within `KEEP_DAYS` days are removed, and if space is short, those that no process reads any more.
 Only this user may enter the folders, and jobs never use a folder of another user.
 
-The folders of one run are next to them, see `checkpoints/disk/staging.py`:
+The folders of one run are next to them, see `checkpoints/store.py`:
 
 <local disk>/<name>-<user id>/<run id>        its checkpoints
                               <run id>.rank-3 files of rank 3

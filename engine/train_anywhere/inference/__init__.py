@@ -4,11 +4,9 @@
     model = load_model("results/latest")
     model.predict(["a.jpg", "b.jpg"]).labels
 
-request          checks the arguments of `src/evaluate.py`
 predictor        predicts for new files and arrays: what `load_model` returns
-trained_model    opens a run folder and loads a checkpoint into its model
-evaluate_run     runs an evaluation here
-output_files     chooses names of new files; writes files of predictions
+trained_model    opens a run folder and loads a checkpoint into its model; checks the arguments of `src/evaluate.py`
+evaluate_run     runs an evaluation here, and writes its files
 """
 
 from train_anywhere.inference.trained_model import load_model

@@ -1,6 +1,8 @@
 """A trained model for new data: files or arrays in, predictions out."""
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,15 @@ from train_anywhere.config.schema import Config
 from train_anywhere.data.array_data import flatten_arrays, stack
 from train_anywhere.data.dataset import Arrays
 from train_anywhere.errors import ConfigError
-from train_anywhere.inference.output_files import csv_table
+
+
+def csv_table(columns: Mapping[str, Iterable[Any]]) -> str:
+    """Return columns of one length, by name, as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue()
 
 
 @dataclass(frozen=True)

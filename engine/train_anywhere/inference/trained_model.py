@@ -1,24 +1,32 @@
-"""Opening a run folder to use its model: configuration, checkpoint, weights."""
+"""Opening a run folder to use its model (configuration, checkpoint, weights), and the checked arguments of `src/evaluate.py`."""
 
+import argparse
+import glob
+import math
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from train_anywhere.checkpoints.choice import read_chosen
+from train_anywhere.checkpoints.choice import choose, read_chosen
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.choices import PlainStrategy
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.command.yaml_files import parse
 from train_anywhere.config.keys import LIST_GROUPS, SINGLE_GROUPS, defaults, flatten, unflatten
+from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.load import load
+from train_anywhere.config.paths import write_problem
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError, ConfigError, listed
 from train_anywhere.files import ROOT, STANDALONE
+from train_anywhere.files.root import shell_folder
+from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.launch.rank import import_framework_module
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.reopen.frozen import read_frozen
@@ -35,16 +43,6 @@ CHANGEABLE = ("data.dir", "data.cache", "data.index", "data.workers", "paths.dat
 
 CHOICE_SECTIONS = tuple(f"{group}." for group in (*SINGLE_GROUPS, *LIST_GROUPS, "strategy"))
 """Sections whose keys depend on the chosen config group."""
-
-
-@dataclass(frozen=True)
-class LoadedRun:
-    """A run with the trained model of `training/<framework>/inference.py`."""
-
-    run: RunDir
-    config: Config
-    saved: SavedCheckpoint
-    model: Any
 
 
 T = TypeVar("T")
@@ -71,7 +69,7 @@ def load_model(run: str | Path, checkpoint: str | int = "best", trust: bool = Fa
 
     words = ["trainer.accelerator=cpu", *(["trust=true"] if trust else [])]
     return use_model(
-        find_run(str(run)), words, checkpoint, lambda loaded: Predictor(loaded.model, loaded.config)
+        find_run(str(run)), words, checkpoint, lambda saved, model: Predictor(model, model.config)
     )
 
 
@@ -81,34 +79,36 @@ def find_run(named: str) -> RunDir:
     return open_run(known[0].parent if len(known) == 1 and not os.path.exists(named) else named)
 
 
-def use_model(run: RunDir, words: Sequence[str], checkpoint: str | int, use: Callable[[LoadedRun], T]) -> T:
-    """Return the result of `use` for the model of a run, also if its data can't be read here: the run has recorded its shapes.
+def use_model(
+    run: RunDir, words: Sequence[str], checkpoint: str | int, use: Callable[[SavedCheckpoint, Any], T]
+) -> T:
+    """Return the result of `use` for a checkpoint and its model, also if its data can't be read here: the run has recorded its shapes.
 
     Raises:
         CheckpointError, ConfigError, DataError: the run or the checkpoint can't be read here, or the data, and no shapes are recorded.
     """
     try:
-        return use(open_model(run, words, checkpoint))
+        return use(*open_model(run, words, checkpoint))
     except CheckpointError:
         raise
     except Exception as error:  # user code that opens the data may raise any
         try:
-            return use(open_model(run, words, checkpoint, without_data=error))
+            return use(*open_model(run, words, checkpoint, without_data=error))
         except Exception as second:
             raise second if isinstance(second, CheckpointError) else error from None
 
 
 def open_model(
     run: RunDir, words: Sequence[str], checkpoint: str | int, without_data: Exception | None = None
-) -> LoadedRun:
-    """Load the model of a run.
+) -> tuple[SavedCheckpoint, Any]:
+    """Return a checkpoint of a run, and its trained model, see `training/<framework>/inference.py`.
 
     With `without_data`, the error of its data, random rows of the recorded shapes are its data.
     Raises CheckpointError, ConfigError, DataError: the run, the checkpoint or the data can't be read here.
     """
     config = use_one_device(read_config(run, words))
 
-    def read(saved: SavedCheckpoint) -> LoadedRun:
+    def read(saved: SavedCheckpoint) -> tuple[SavedCheckpoint, Any]:
         refuse_other_framework(saved, config.framework)
         framework = import_framework_module(config.framework, "inference")
         splits = None
@@ -116,7 +116,7 @@ def open_model(
             from train_anywhere.data.recorded import recorded_splits  # imports numpy
 
             splits = recorded_splits(run.read_info(), config.data.batch_size, without_data)
-        return LoadedRun(run, config, saved, framework.open_trained_model(config, saved.path, splits))
+        return saved, framework.open_trained_model(config, saved.path, splits)
 
     return read_chosen(run, checkpoint, read)
 
@@ -206,6 +206,18 @@ def use_one_device(config: Config) -> Config:
     return replace(config, strategy=PlainStrategy("single"), trainer=trainer, features={})
 
 
+FORMATS = {
+    "lightning": {
+        "torch": ".pt",
+        "safetensors": ".safetensors",
+        "peft": "-peft",
+        "torch.export": ".pt2",
+        "onnx": ".onnx",
+    },
+    "keras": {"keras": ".keras", "savedmodel": "-savedmodel"},
+}
+"""Export formats of each framework, with the end of the default name; one that starts with a dash is a folder."""
+
 KERAS_WAYS = {
     "onnx": " For ONNX use --export savedmodel --to FOLDER and pip install tf2onnx; then: "
     "python -m tf2onnx.convert --saved-model FOLDER --output model.onnx.",
@@ -213,11 +225,109 @@ KERAS_WAYS = {
 }
 """How to write a Keras model in a format that the engine does not write."""
 
+WORDS_HELP = "run folder or run id (default: the newest run), and changes such as data.dir=DIR"
 
-def refuse_export(framework: str, format: str, known: Sequence[str]) -> None:
-    """Raise CheckpointError for a format that the framework does not support."""
-    if format not in known:
-        way = KERAS_WAYS.get(format, "") if framework == "keras" else ""
+
+def make_parser(description: str) -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    made = argparse.ArgumentParser(description=description, formatter_class=FittedHelp)
+    add = made.add_argument
+    add("words", nargs="*", metavar="RUN key=value", help=WORDS_HELP)
+    add("--checkpoint", default="best", metavar="best|newest|STEP", help="whose weights (%(default)s)")
+    add("--split", choices=("test", "val", "train"), help="part of the data (default: the first that exists)")
+    add("--predict", metavar="FILE", help="write the predictions for each row: a new .npz or .csv")
+    add("--predict-files", metavar="PATTERN", help="predict for new files, such as 'DIR/*.jpg'")
+    add("--output", metavar="FILE", help="a new .csv for --predict-files (default: print it)")
+    add("--generate", metavar="TEXT", help="continue a prompt, with a language model")
+    add("--tokens", type=int, default=200, metavar="N", help="number of tokens to generate (%(default)s)")
+    add("--temperature", type=float, default=0.8, help="0 takes the most probable token (%(default)s)")
+    add("--seed", type=int, default=1, help="seed of the generation (%(default)s)")
+    known = ", ".join(name for formats in FORMATS.values() for name in formats)
+    add("--export", metavar="FORMAT", help=f"write the model as {known}")
+    add("--to", metavar="FILE", help="file of the export (default: in the run folder)")
+    return made
+
+
+def check_request(parsed: argparse.Namespace, words: Sequence[str]) -> argparse.Namespace:
+    """Return the checked arguments, with `run`, `config`, the `files` to predict, and a Path for each new file.
+
+    `words` are the run and the changes to its configuration; the returned ones are only the changes. Raises ConfigError, CheckpointError.
+    """
+    run, changes = split_run(words)
+    refuse_bad_values(parsed)
+    config = read_config(run, changes)
+    known, format = FORMATS[config.framework], parsed.export
+    if format and format not in known:
+        way = KERAS_WAYS.get(format, "") if config.framework == "keras" else ""
         raise CheckpointError(
-            f"--export {format} is not a format of a run with framework={framework}; use one of {listed(known)}.{way}"
+            f"--export {format} is not a format of a run with framework={config.framework}; use one of {listed([*known])}.{way}"
         )
+    choose(run, parsed.checkpoint, checksums=False)
+    files = {name: getattr(parsed, name) for name in ("to", "predict", "output")}
+    new: dict[str, Any] = {name: check_new_file(Path(file)) for name, file in files.items() if file}
+    new |= {"run": run, "config": config, "words": changes, "files": matching_files(parsed.predict_files)}
+    return argparse.Namespace(**vars(parsed) | new)
+
+
+def check_new_file(path: Path) -> Path:
+    """Return the absolute path of a file that can be written.
+
+    Raises:
+        CheckpointError: the file exists, its folder does not, or it can't be written.
+    """
+    path = shell_folder() / os.path.expanduser(path)
+    if os.path.lexists(path):
+        raise CheckpointError(f"{path} exists and is not overwritten; name another file.")
+    if not os.path.isdir(path.parent):
+        raise CheckpointError(f"{path.parent} is not a folder; make it, or name another file.")
+    try:
+        why = write_problem(path)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+    if why:
+        raise CheckpointError(f"{path} can't be written ({why}); name another file.")
+    return path
+
+
+def matching_files(pattern: str | None) -> list[Path]:
+    """Return the files that match a pattern of the shell, sorted. Raises ConfigError."""
+    if pattern is None:
+        return []
+    found = sorted(glob.glob(os.path.expanduser(str(shell_folder() / pattern)), recursive=True))
+    if files := [Path(path) for path in found if os.path.isfile(path)]:
+        return files
+    raise ConfigError(
+        f"--predict-files {pattern}: no file matches; put a pattern in quotes, such as 'photos/*.jpg'."
+    )
+
+
+def split_run(words: Sequence[str]) -> tuple[RunDir, list[str]]:
+    """Return the run and the changes among the arguments. Raises ConfigError for a second run."""
+    runs = [word for word in words if "=" not in word or os.path.exists(word)]
+    if len(runs) > 1:
+        raise ConfigError(f"one run at a time: {' and '.join(runs)} are {len(runs)}; name one.")
+    run = find_run(runs[0]) if runs else find_run(str(ROOT / "results" / "latest"))
+    return run, [word for word in words if word not in runs]
+
+
+def refuse_bad_values(parsed: argparse.Namespace) -> None:
+    """Raise ConfigError for numbers out of range, or an invalid name of a checkpoint."""
+    problems = []
+    if not (parsed.checkpoint in ("best", "newest") or re.fullmatch("[0-9]{1,19}", parsed.checkpoint)):
+        problems.append(
+            f"--checkpoint {parsed.checkpoint} is not a checkpoint; use best, newest or a step such as 230."
+        )
+    if not 1 <= parsed.tokens <= MAX_COUNT:
+        problems.append(f"--tokens {parsed.tokens} must be from 1 to {MAX_COUNT}.")
+    if not 0 <= parsed.temperature < math.inf:
+        problems.append(f"--temperature {parsed.temperature} must be 0 or above.")
+    if not 0 <= parsed.seed < 2**63:
+        problems.append(f"--seed {parsed.seed} must not be negative.")
+    if parsed.predict and not parsed.predict.endswith((".npz", ".csv")):
+        problems.append(f"--predict {parsed.predict}: the name must end in .npz or .csv.")
+    if parsed.output and not parsed.predict_files:
+        problems.append("--output keeps the table of --predict-files; add --predict-files PATTERN.")
+    if parsed.to and not parsed.export:
+        problems.append("--to names the file of an export; add --export FORMAT.")
+    if problems:
+        raise ConfigError(*problems)

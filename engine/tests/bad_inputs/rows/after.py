@@ -21,7 +21,7 @@ SAYS = {
     "{run} --predict {row}/" + "x" * 300 + ".csv": "can't be written .*too long",
     "{run} --predict ~no-such-user/a.csv": "~no-such-user is not a folder",
     "{run} --predict {row}/loop.csv": "loop.csv exists and is not overwritten",
-    "{run} --export savedmodel": "framework=lightning; use one of torch, safetensors, hf, peft, torch.export, onnx",
+    "{run} --export savedmodel": "framework=lightning; use one of torch, safetensors, peft, torch.export, onnx",
     "{run} --export pickle": "pickle is not a format",
     "{run} --export torch --to {row}/there.csv": "exists and is not overwritten",
     "{run} --export torch --to {row}/none/w.pt": "none is not a folder",

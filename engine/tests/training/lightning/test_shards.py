@@ -93,10 +93,9 @@ def test_a_node_s_disk_that_refuses_is_done_without(tmp_path, capsys) -> None:
     (tmp_path / "node").write_text("no folder")
     found = save(tmp_path / "shared", OwnedFolder(tmp_path / "node", ("me", "run.rank-0"), "part"))
     assert torch.equal(found["a"], STATE["a"])  # type: ignore[arg-type]
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert "can't write a part of a checkpoint" in line and line.endswith(
-        "writing to the run folder instead."
-    )
+    lines = capsys.readouterr().err.splitlines()
+    assert "can't write a part of a checkpoint" in lines[0]
+    assert lines[0].endswith("writing to the run folder instead.")
 
 
 def test_a_foreign_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,7 +80,7 @@ def test_an_evaluation_shares_the_rows_of_lightnings_sampler(count: int) -> None
         sampler: Any = DistributedSampler(range(count), num_replicas=2, rank=rank, shuffle=False)  # type: ignore[arg-type]
         loader = DataLoader(range(count), batch_size=2, sampler=sampler)  # type: ignore[arg-type]
         assert shares_rows(loader, 2) and not shares_rows(loader, 3)
-        batches = [*SharedBatches(sampler, 2, False, rank, 2)]
+        batches = [*SharedBatches(loader, rank)]
         read.append([row for batch in batches for row in batch])
         assert sampler.num_replicas == 2
     assert sorted([*read[0], *read[1]]) == [*range(count)]

@@ -115,6 +115,12 @@ def parse_step(name: str) -> int | None:
     return int(name) if re.fullmatch("[0-9]{8,19}", name) and name == folder_name(int(name)) else None
 
 
+def parse_folder(path: Path) -> int | None:
+    """Return the step of a checkpoint's folder, also a hidden one, or None."""
+    hidden = re.fullmatch(r"\.([0-9]+)\.([0-9]+|removed|replaced)", path.name)
+    return parse_step(hidden[1] if hidden else path.name)
+
+
 def ownership_marker(run: str, step: int) -> str:
     """Return the ownership marker of a checkpoint's folder, see `files/removal.py`."""
     return f"checkpoint {folder_name(step)} of run {run}"
@@ -180,6 +186,8 @@ def find_damage(folder: Path, checksums: bool = True) -> str | None:
         return str(error)
     except (OSError, ValueError):
         return "no readable manifest.json"
+    if parse_folder(folder) not in (None, saved.step):
+        return "its manifest.json is of another step"
     for name, expected in saved.files.items():
         try:
             if _differs(folder / name, expected if checksums else {"size": expected["size"]}):

@@ -25,8 +25,7 @@ from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.recorder import report_weights
 from train_anywhere.training.early_stopping import Timer
 from train_anywhere.training.event_files import EventFiles
-from train_anywhere.training.lightning.checkpoint.restorer import FILE
-from train_anywhere.training.lightning.checkpoint.shards import METADATA, Shards
+from train_anywhere.training.lightning.checkpoint.shards import FILE, METADATA, Shards
 from train_anywhere.training.lightning.checkpoint.state import CheckpointCallback, StateWriter
 from train_anywhere.training.lightning.dropin.model import (
     explain_lightning_errors,
@@ -138,9 +137,9 @@ class LightningTraining(Setup):
         """Close the loggers and checkpoints, and return what the run has reached; None after a failure or without `fit`."""
         if not self._opened:
             return None
-        if state == "failed":
+        if state == "failed" and self.writer.shards:
             with suppress(CheckpointError):  # the first error counts
-                self.writer.publish_shards()
+                self.writer.shards.wait()
         for logger in (known for known in self.trainer.loggers if isinstance(known, RunLogger)):
             logger.close(state)
         if state == "failed":

@@ -14,6 +14,7 @@ import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.schema import Config
@@ -24,7 +25,7 @@ from train_anywhere.data.torch.random_states import seed_everything
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.files.removal import print_once
-from train_anywhere.training.lightning.checkpoint.restorer import WEIGHTS, read_checkpoint
+from train_anywhere.training.lightning.checkpoint.shards import WEIGHTS, read_checkpoint
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors, make_task
 from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
 from train_anywhere.training.lightning.loaders import Opener, find_source
@@ -119,20 +120,16 @@ class TrainedModel:
 
     def predict_rows(self, rows: DataSet) -> Any:
         """Return what `predict_step` returns for rows of a data set, arrays [n, ...] by name."""
-        loader = Opener(self.config, Topology(), lambda line: None).open_loader(rows, "predict")
-        return self._predict(loader)
+        self._require_predict_step()
+        return self._predict(Opener(self.config, Topology(), lambda line: None).open_loader(rows, "predict"))
 
     def predict_arrays(self, array: np.ndarray) -> Any:
         """Return what the user's own module returns for rows [n, ...], batch by batch."""
-        module, own = self.module, is_overridden("predict_step", self.module)
-        batches = torch.from_numpy(np.ascontiguousarray(array)).split(self.config.data.batch_size)
-        with torch.inference_mode():
-            answers = [module.predict_step(b, n) if own else module(b) for n, b in enumerate(batches)]
-        return concatenate(answers)
+        rows: Any = torch.from_numpy(np.ascontiguousarray(array))
+        return self._predict(DataLoader(rows, self.config.data.batch_size))
 
     @explain_lightning_errors()
     def _predict(self, loader: Any) -> dict[str, np.ndarray]:
-        self._require_predict_step()
         arguments = self._arguments(loader, "predict")
         answers: list[Any] = self._make_trainer().predict(self.module, **arguments) or []
         if isinstance(loader, list) and len(loader) > 1:
@@ -243,10 +240,10 @@ class TrainedModel:
     def export(self, format: str, path: Path) -> None:
         """Write the model to a new file or folder.
 
-        The format is "torch" or "safetensors" (weights as plain tensors), "hf" (a folder of `save_pretrained`), "peft" (a folder with the
-        adapters only), "torch.export" (the graph) or "onnx". All but "peft" merge adapters into the weights.
+        The format is "torch" or "safetensors" (weights as plain tensors), "peft" (a folder with the adapters only), "torch.export" (the
+        graph) or "onnx". All but "peft" merge adapters into the weights.
 
-        Raises ConfigError without a package or `save_pretrained`, CheckpointError if the model can't be written in this format.
+        Raises ConfigError without a package, CheckpointError if the model can't be written in this format.
         """
         found = find_adapters(self.network)
         if format == "peft":
@@ -266,8 +263,6 @@ class TrainedModel:
                 return
             torch.save(weights, path)
             refuse_other_weights("--export torch", weights, torch.load(path, weights_only=True).__getitem__)
-        elif format == "hf":
-            self._save_pretrained(path)
         else:
             self._export_graph(format, path)
 
@@ -321,28 +316,6 @@ class TrainedModel:
             ) from error
         if written is not None:
             check_answers(format, expected, written, self._is_half)
-
-    def _save_pretrained(self, path: Path) -> None:
-        """Write the first module that has `save_pretrained`, and tokenizers or processors."""
-        model: Any = next((m for m in self.network.modules() if hasattr(m, "save_pretrained")), None)
-        if model is None:
-            raise ConfigError(
-                "--export hf needs a model with save_pretrained, such as one of transformers, and this one has none; use --export "
-                "safetensors."
-            )
-        model.save_pretrained(path)
-        try:
-            read = type(model).from_pretrained(path).state_dict()
-        except Exception as error:  # of a class with arguments of its own
-            print(f"hf: not compared with the trained model: from_pretrained fails: {error}")
-        else:
-            own = {name: t for name, t in model.state_dict().items() if isinstance(t, Tensor)}
-            refuse_other_weights("--export hf", own, lambda name: read[name].to(own[name].dtype))
-        source = self._source
-        holders = (vars(self.network), self.facts, vars(source) if source is not None else {})
-        for value in (v for holder in holders for v in holder.values() if not isinstance(v, nn.Module)):
-            if hasattr(value, "save_pretrained") and value is not model:
-                value.save_pretrained(path)
 
     def _example(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the network for the first measured batch."""

@@ -31,7 +31,6 @@ from train_anywhere.training.lightning.loop.course import Course
 from train_anywhere.training.lightning.loop.steps import training_loaders
 from train_anywhere.training.lightning.optim import ConfiguredOptimizer
 from train_anywhere.training.lightning.strategies.choose import make_strategy, pick_device
-from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 from train_anywhere.training.lightning.trainer import make_trainer
 from train_anywhere.training.lightning.weights import add_adapters
@@ -97,8 +96,6 @@ class Setup(Training):
         if task_has_network(config.task, "lightning"):
             module = build(lambda: make_task(config.task))
             add_adapters(module, config, whole=True)
-            if isinstance(strategy, OneDevicePerRank):
-                strategy.allow_unused_parameters(module)
         else:
             network = make_network(config, data, build)
             module = make_task(config.task, network=network, make_optimizer=self.optimizer.make_optimizer)

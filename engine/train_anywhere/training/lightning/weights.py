@@ -28,7 +28,7 @@ from train_anywhere.training.adapters import (
     select_layers,
 )
 from train_anywhere.training.lightning.checkpoint.attributes import to_tensor
-from train_anywhere.training.lightning.checkpoint.restorer import WEIGHTS, read_checkpoint
+from train_anywhere.training.lightning.checkpoint.shards import WEIGHTS, read_checkpoint
 from train_anywhere.training.plan import refuse_other_framework
 
 WRAPPERS = re.compile(r"^module\.|(?<![^.])_orig_mod\.")

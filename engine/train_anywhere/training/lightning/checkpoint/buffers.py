@@ -1,17 +1,17 @@
 """Copies of the training state, limited to plain values, in reused host memory."""
 
-import os
-from collections.abc import Callable, Iterator, Mapping
-from copy import copy
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, dtype
 
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.copy_files import CHUNK, write_all
+from train_anywhere.files.copy_files import find_disk_error
 
 Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 """Address, shape, strides and type of a tensor. Tensors with the same key, such as tied weights, share one copy."""
@@ -33,10 +33,22 @@ class Buffers:
 
         Copies from a GPU are queued after the current step and before the next one. The host does not wait for them.
         """
+        tensors: list[Tensor] = []
+        apply_to_collection(state, Tensor, tensors.append)
         used: dict[Key, Tensor] = {}
-        buffers = iter(self._buffers)
-        self._state = _map(state, lambda tensor: self._copy(tensor, used, buffers))
-        self._buffers = list(used.values())
+        copies: dict[int, Any] = {}
+        free = iter(self._buffers)
+        for tensor in tensors:
+            key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+            if key not in used:
+                buffer = next(free, None)
+                if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+                    buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+                used[key] = buffer.copy_(tensor.detach(), non_blocking=True)
+            copies[id(tensor)] = used[key]
+        self._buffers = [*used.values()]
+        # keeps the layer versions that torch attaches to a state dict
+        self._state = deepcopy(state, copies)
         if torch.cuda.is_initialized():
             self._copied = torch.cuda.Event()
             self._copied.record()
@@ -46,38 +58,10 @@ class Buffers:
         if self._copied:
             self._copied.synchronize()
         try:
-            torch.save(self._state, file)
-        except RuntimeError as error:  # torch raises it for a full disk, without the reason
-            why: object = error
-            try:
-                with open(file, "ab", buffering=0) as probe:
-                    write_all(probe.fileno(), memoryview(bytes(CHUNK)))
-                    os.fsync(probe.fileno())
-            except OSError as trouble:
-                why = trouble.strerror or trouble
-            raise OSError(f"{file} can't be written: {why}") from error
-
-    def _copy(self, tensor: Tensor, used: dict[Key, Tensor], buffers: Iterator[Tensor]) -> Tensor:
-        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
-        if key not in used:
-            buffer = next(buffers, None)
-            if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
-                buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-            used[key] = buffer.copy_(tensor, non_blocking=True)
-        return used[key]
-
-
-def _map(tree: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """Return the tree with new containers and with `function` applied to its tensors."""
-    if isinstance(tree, Tensor):
-        return function(tree.detach())
-    if isinstance(tree, dict):
-        copied = copy(tree)  # keeps the type, and the layer versions that torch attaches to a state dict
-        copied.update({key: _map(value, function) for key, value in tree.items()})
-        return copied
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(_map(value, function) for value in tree)
-    return tree
+            with open(file, "wb") as opened:  # torch itself would hide the reason why it can't write
+                torch.save(self._state, opened)
+        except RuntimeError as error:
+            raise find_disk_error(error) or error from None
 
 
 SCALARS = (int, float, complex, str, bool, bytes, type(None), Tensor, dtype)
@@ -103,29 +87,25 @@ def keep_plain_values(
 
     Raises CheckpointError if training needs one, or with `refuses` (`checkpoint.other_objects=refuse`) for one of a user's hook.
     """
-    kept: dict[str, Any] = {}
-    entries: list[tuple[dict[str, Any], str, Any, str, bool]] = []
+    kept = {key: value for key, value in checkpoint.items() if key in TRUSTED}
     for key, value in checkpoint.items():
         if key in TRUSTED:
-            kept[key] = value
-        elif key in OPTIONAL and isinstance(value, Mapping):
-            kept[key] = {}
-            entries += [(kept[key], name, one, f"{key}.{name}", False) for name, one in value.items()]
-        else:
-            entries.append((kept, key, value, key, refuses or key in NEEDED))
-    for owner, name, value, path, needed in entries:
-        try:
-            owner[name] = _to_plain(value, path)
-        except NotPlain as error:
-            if needed:
-                fix = "; save its state_dict(), or use checkpoint.other_objects=leave_out"
-                raise CheckpointError(
-                    f"a checkpoint can't hold {error}: it may hold only tensors, numbers, strings, lists and dicts, because reading "
-                    f"anything else could run code{'' if path in NEEDED else fix}."
-                ) from error
-            report(
-                f"left out of the checkpoints: {error}, which could not be read again without running code."
-            )
+            continue
+        in_parts = key in OPTIONAL and isinstance(value, Mapping)
+        owner = kept.setdefault(key, {}) if in_parts else kept
+        for name, one in value.items() if in_parts else [(key, value)]:
+            try:
+                owner[name] = _to_plain(one, f"{key}.{name}" if in_parts else key)
+            except NotPlain as error:
+                if not in_parts and (refuses or key in NEEDED):
+                    fix = "; save its state_dict(), or use checkpoint.other_objects=leave_out"
+                    raise CheckpointError(
+                        f"a checkpoint can't hold {error}: it may hold only tensors, numbers, strings, lists and dicts, because "
+                        f"reading anything else could run code{'' if key in NEEDED else fix}."
+                    ) from error
+                report(
+                    f"left out of the checkpoints: {error}, which could not be read again without running code."
+                )
     return kept
 
 

@@ -8,6 +8,7 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from lightning.fabric.utilities import move_data_to_device
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torchmetrics import Metric
 
@@ -20,12 +21,22 @@ from train_anywhere.training.lightning.checkpoint.attributes import (
     to_tensor,
     waiting_gradients,
 )
-from train_anywhere.training.lightning.checkpoint.restorer import as_checkpoint_error
+from train_anywhere.training.lightning.checkpoint.shards import as_checkpoint_error
 from train_anywhere.training.lightning.loop.course import Course
 from train_anywhere.training.lightning.private import continue_logging, logged_values, validated_batches
 from train_anywhere.training.plan import device_count_message
 
-META = ("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx", "metric_attribute")
+META = (
+    "fx",
+    "name",
+    "prog_bar",
+    "logger",
+    "on_step",
+    "on_epoch",
+    "enable_graph",
+    "add_dataloader_idx",
+    "metric_attribute",
+)
 """Attributes in which Lightning keeps the arguments of `self.log`."""
 
 SHOWN = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
@@ -83,7 +94,7 @@ class RankState(pl.Callback):
             "attributes": to_tensor(self.attributes.save() if self.attributes else b""),
             "gradients": {name: gradient.clone() for name, gradient in waiting_gradients(trainer).items()},
             "shown": {
-                kind: {n: getattr(v, "detach", lambda v=v: v)() for n, v in getattr(trainer, kind).items()}
+                kind: apply_to_collection(dict(getattr(trainer, kind)), Tensor, Tensor.detach)
                 for kind in SHOWN
             },
             "random": random_states.pack(random_states.get_states()),
@@ -95,13 +106,11 @@ class RankState(pl.Callback):
             },
         }
 
-    def release_states(self) -> None:
+    def release_states(self, *_: Any) -> None:
         """Forget the state that was kept."""
         self._kept = {}
 
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Forget the state before the validation."""
-        self.release_states()
+    on_validation_end = release_states
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -181,27 +190,21 @@ def _logged_metrics(trainer: pl.Trainer) -> list[dict[str, Any]]:
         meta = metric.meta
         if metric.has_reset:
             continue
-        entry = {name: getattr(meta, name) for name in META} | {"fx": meta.fx, "name": meta.name}
-        entry |= {
+        kept = {
             "reduce_fx": meta.reduce_fx.__name__,
             "sync": meta.sync.should,
             "first": meta.sync.rank_zero_only,
             "caches": {n: v for n, v in vars(metric).items() if v is None or isinstance(v, Tensor)},
         }
-        if metric.is_tensor:
-            entry |= {"value": metric.value, "size": getattr(metric, "cumulated_batch_size", None)}
-        entries.append(entry)
+        entries.append({name: getattr(meta, name) for name in META} | kept)
     return entries
 
 
 def _restore_logged(trainer: pl.Trainer, module: pl.LightningModule, entry: dict[str, Any]) -> None:
-    results, fx, name = cast(Any, logged_values(trainer)), entry["fx"], entry["name"]
-    attribute = entry["metric_attribute"]
-    value = entry["value"].to(module.device) if "value" in entry else module.get_submodule(attribute)
+    results, state = cast(Any, logged_values(trainer)), move_data_to_device(entry["caches"], module.device)
+    value = state["value"] if "value" in state else module.get_submodule(entry["metric_attribute"])
     results.log(
-        fx,
-        name,
-        value,
+        value=value,
         reduce_fx=getattr(torch, entry["reduce_fx"]),
         sync_dist=False,
         sync_dist_fn=trainer.strategy.reduce,
@@ -209,13 +212,9 @@ def _restore_logged(trainer: pl.Trainer, module: pl.LightningModule, entry: dict
         batch_size=1,
         **{key: entry[key] for key in META},
     )
-    metric = results[f"{fx}.{name}"]
+    metric = results[f"{entry['fx']}.{entry['name']}"]
     metric.meta.sync.should = entry["sync"]
-    vars(metric).update(move_data_to_device(entry["caches"], module.device))
-    if "value" in entry:
-        metric.value = value
-        if entry["size"] is not None:
-            metric.cumulated_batch_size = entry["size"].to(module.device)
+    vars(metric).update(state)
 
 
 def unpack(state: Tensor) -> dict[str, Any]:
@@ -232,7 +231,5 @@ def gather(own: dict[str, Any], trainer: pl.Trainer) -> list[Tensor]:
         return [packed]
     device, strategy = trainer.strategy.root_device, trainer.strategy
     sizes = strategy.all_gather(torch.tensor([len(packed)], device=device)).flatten().tolist()
-    padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
-    padded[: len(packed)] = packed.to(device)
-    gathered = strategy.all_gather(padded).reshape(len(sizes), -1).cpu()
-    return [row[:size].clone() for row, size in zip(gathered, sizes, strict=True)]
+    gathered = strategy.all_gather(packed.to(device)).flatten().cpu()
+    return [one.clone() for one in gathered.split(sizes)]

@@ -1,26 +1,40 @@
-"""Checkpoints of sharded training in the format of torch.distributed.checkpoint: each rank writes its part in the background."""
+"""The files of a checkpoint: weights in one file, or in the shards of all ranks, which each rank writes in the background.
+
+Shards have the format of torch.distributed.checkpoint. Reading runs no code, and raises CheckpointError for a damaged file.
+"""
 
 import io
 import os
 import pickle
 import shutil
+import warnings
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import reduce
 from operator import getitem
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import distributed, futures
+from torch import Tensor, distributed, futures
 from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.storage import WriteResult
 
+from train_anywhere.checkpoints.checkpointer import StateLostError
 from train_anywhere.checkpoints.disk.manifest import copy_file, list_files
-from train_anywhere.errors import CheckpointError
-from train_anywhere.files.copy_files import find_disk_error, print_line
+from train_anywhere.errors import CheckpointError, ProjectError
+from train_anywhere.files.copy_files import find_disk_error, print_line, refuse_compressed
 from train_anywhere.files.removal import MARKER, OwnedFolder, make_empty, make_owned, remove
+
+FILE = "model.ckpt"
+"""Lightning's file in a checkpoint folder: weights, optimizer, schedule, loops, random states."""
+
+WEIGHTS = "state_dict"
+"""Key of the weights, in whole and in sharded checkpoints."""
 
 METADATA = ".metadata"
 """The file in a sharded checkpoint that lists which weights are in which shard."""
@@ -93,6 +107,70 @@ class ShardPlanner(dcp.DefaultLoadPlanner):
         inner[last] = torch.load(value, weights_only=True)
 
 
+def read_checkpoint(folder: Path, mmap: bool = False, unread: Collection[str] = ()) -> dict[str, Any]:
+    """Return the content of a checkpoint, with whole tensors on the CPU in its `state_dict`.
+
+    With `mmap`, tensors stay in the file until they are used. Of the weights in `unread` only the shape is needed: those of shards are
+    on the device "meta". Raises CheckpointError for a damaged file, or one with other objects.
+    """
+    file = folder / FILE
+    with as_checkpoint_error(file):
+        refuse_compressed(file)
+        state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
+        if (folder / METADATA).exists():
+            state[WEIGHTS] = _read_shards(folder, unread)
+        if not isinstance(state.get(WEIGHTS), dict):
+            raise CheckpointError(f"{file} holds no weights.")
+        return state
+
+
+def _read_shards(folder: Path, unread: Collection[str]) -> dict[str, Tensor]:
+    """Return the weights from the shards of all ranks."""
+    reader, start = ShardReader(folder), f"{WEIGHTS}."
+    entries = {
+        name.removeprefix(start): entry
+        for name, entry in reader.read_metadata().state_dict_metadata.items()
+        if name.startswith(start) and isinstance(entry, TensorStorageMetadata)
+    }
+    stored = sum(file.stat().st_size for file in folder.glob("*.distcp"))
+    if sum(e.size.numel() * e.properties.dtype.itemsize for e in entries.values()) > stored:
+        raise CheckpointError(f"{folder / METADATA} names more weights than its files hold; it is not read.")
+    weights = {
+        name: torch.empty(e.size, dtype=e.properties.dtype, device="meta" if name in unread else None)
+        for name, e in entries.items()
+    }
+    with warnings.catch_warnings():
+        # reading in one process is intended
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        read = {WEIGHTS: {name: tensor for name, tensor in weights.items() if name not in unread}}
+        dcp.load(read, storage_reader=reader, planner=ShardPlanner(), no_dist=True)
+    return weights
+
+
+@contextmanager
+def as_checkpoint_error(path: object) -> Iterator[None]:
+    """Turn any error of torch or Lightning at an unexpected file into a CheckpointError."""
+    try:
+        yield
+    except ProjectError:
+        raise
+    except (Exception, CheckpointException) as error:
+        cause: BaseException = error
+        if isinstance(error, CheckpointException):  # of all ranks
+            cause = next(one for one, _ in error.failures.values())
+        if isinstance(cause, ProjectError):
+            raise cause from error
+        away = "Move its folder away to resume from the checkpoint before it."
+        lines = [line.strip() for line in str(cause).strip().splitlines()] or [type(cause).__name__]
+        if isinstance(cause, pickle.UnpicklingError):
+            why = f"is damaged, or holds more than tensors and numbers; it is not read, because that could run code. {away}"
+        elif "loading state_dict" in str(cause):
+            why = f"holds the weights of another model: {' '.join(lines[1:])} Use the code and the configuration that wrote it."
+        else:
+            why = f"can't be resumed: {lines[0]} It is damaged, or was written with another model or version. {away}"
+        raise CheckpointError(f"{path} {why}") from error
+
+
 class ShardWriter(dcp.FileSystemWriter):
     """Writes shards to a shared disk as whole files. torch's tensor by tensor is slow there.
 
@@ -110,7 +188,7 @@ class ShardWriter(dcp.FileSystemWriter):
 
     def write_data(self, plan: dcp.SavePlan, planner: dcp.SavePlanner) -> futures.Future[list[WriteResult]]:
         """Write this rank's part. Raises OSError if the shared disk fails."""
-        written = trouble = None
+        written = None
         if self.local:
             try:
                 make_empty(self.local, private=True)
@@ -119,16 +197,15 @@ class ShardWriter(dcp.FileSystemWriter):
             except Exception as error:
                 if not (trouble := find_disk_error(error)):
                     raise
+                print_line(
+                    f"can't write a part of a checkpoint to {self.local.path} ({trouble.strerror or trouble}); writing to the run "
+                    "folder instead."
+                )
             finally:
                 self.path = self.folder
             for name in list_files(self.local.path) if written else ():
                 copy_file(self.local.path / name, self.folder / name)
             remove(self.local)
-            if trouble:
-                print_line(
-                    f"can't write a part of a checkpoint to {self.local.path} ({trouble.strerror or trouble}); writing to the run "
-                    "folder instead."
-                )
         return written or super().write_data(plan, planner)
 
 
@@ -160,11 +237,6 @@ class Shards:
         assert isinstance(written, Future)
         self._written = written
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether this rank's thread is still writing."""
-        return self._written is not None and not self._written.done()
-
     def wait(self) -> str | None:
         """Wait until all ranks have written. Return the disk error. Raises CheckpointError for another reason."""
         error = self._written.exception() if self._written else None
@@ -177,7 +249,12 @@ class Shards:
         raise CheckpointError(f"a checkpoint could not be written: {error!r}") from error
 
     def link(self, folder: Path) -> None:
-        """Link all parts into the folder of a checkpoint. Raises OSError."""
+        """Link all parts into the folder of a checkpoint, when all ranks have written them.
+
+        Raises StateLostError if a rank's disk has failed, OSError if the run folder can't be written.
+        """
+        if lost := self.wait():
+            raise StateLostError(lost)
         for shard in (p for p in self._place.path.iterdir() if p.name != MARKER):
             try:
                 os.link(shard, folder / shard.name)

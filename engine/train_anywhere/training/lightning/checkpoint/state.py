@@ -17,14 +17,12 @@ from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckp
 from train_anywhere.data.torch import random_states
 from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.errors import CheckpointError, ConfigError
-from train_anywhere.files.copy_files import print_line
 from train_anywhere.files.removal import print_once
 from train_anywhere.job.rank_process import TrainingStopped
 from train_anywhere.training.early_stopping import checkpoint_score
 from train_anywhere.training.lightning.checkpoint.buffers import Buffers, keep_plain_values
 from train_anywhere.training.lightning.checkpoint.rank_state import SHOWN, RankState
-from train_anywhere.training.lightning.checkpoint.restorer import FILE
-from train_anywhere.training.lightning.checkpoint.shards import Shards
+from train_anywhere.training.lightning.checkpoint.shards import FILE, Shards
 from train_anywhere.training.lightning.dropin.trainable import repeat_start_hooks
 from train_anywhere.training.lightning.dropin.user_data import set_epoch
 from train_anywhere.training.lightning.dropin.validated_weights import (
@@ -148,8 +146,7 @@ class CheckpointCallback(pl.Callback):
                 "interval='step', and a checkpoint within an epoch would hold its state of the previous step; use interval='epoch'."
             )
         data, choice = trainer.datamodule, self.config.checkpoint.other_objects
-        restores = bool(data) and overrides(data, "load_state_dict")
-        restores = restores or user_hooks(trainer, "on_load_checkpoint")
+        restores = (data and overrides(data, "load_state_dict")) or user_hooks(trainer, "on_load_checkpoint")
         self.writer.refuse_objects(choice == "refuse" or (choice is None and restores))
         if data or user_hooks(trainer, "on_save_checkpoint"):
             with random_states.preserve(), _metrics_kept(trainer):
@@ -278,9 +275,6 @@ class StateWriter(TorchCheckpointIO):
         self.checkpointer, self.shards, self.newest = checkpointer, shards, saved
         self.buffers = Buffers()
         self._refuses = True
-        # the checkpoint whose shards are being written, and the disk error of the last one
-        self._info: CheckpointInfo | None = None
-        self._lost: str | None = None
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Copy the collected state and start writing it. Raises CheckpointError for a needed value that can't be saved.
@@ -293,11 +287,9 @@ class StateWriter(TorchCheckpointIO):
         checkpoint = self.plain(checkpoint)
         if self.shards:
             self.shards.write(checkpoint)
-            self._info = storage_options
         if self.checkpointer:
             self.buffers.fill(checkpoint)
-            if not self.shards:
-                self.checkpointer.save(self._write, storage_options)
+            self.checkpointer.save(self._write, storage_options)
 
     def refuse_objects(self, refuses: bool) -> None:
         """Refuse objects of a user's hook that are not plain data, or leave them out."""
@@ -319,36 +311,24 @@ class StateWriter(TorchCheckpointIO):
         """Raise CheckpointError if an earlier checkpoint was not written. Each step calls this."""
         if self.checkpointer:
             self.checkpointer.check()
-        if self.shards and not self.shards.is_writing:
-            self.publish_shards()
 
     def wait(self) -> None:
         """Wait until the buffers may be filled again. Raises CheckpointError as `check`."""
-        self.publish_shards()
         if self.checkpointer:
             self.checkpointer.wait()
-
-    def publish_shards(self) -> None:
-        """Publish the checkpoint of written shards, or report a failed disk. Raises CheckpointError for another reason."""
-        if not self.shards or not self._info:
-            return
-        info, self._info = self._info, None
-        self._lost = self.shards.wait()
-        if self.checkpointer and self._lost:
-            print_line(f"{self._lost}; continuing without it.")
-        elif self.checkpointer:
-            self.checkpointer.save(self._write, info)
+        if self.shards:
+            self.shards.wait()
 
     def close(self) -> None:
         """Wait until all checkpoints are in the run folder. Raises CheckpointError if one can't be written."""
-        self.publish_shards()
+        lost = self.shards.wait() if self.shards else None
         if self.checkpointer:
             self.checkpointer.finish()
             self.newest = self.checkpointer.newest or self.newest
             if self.shards:
                 self.shards.clear()
-        if self._lost:
-            raise CheckpointError(self._lost)
+        if lost:
+            raise CheckpointError(lost)
 
     def best(self, trainer: pl.Trainer) -> Path | None:
         """Return the file of the checkpoint to test, the same on all ranks, or None."""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, cast
 
-import lightning.pytorch as pl
 import torch
 from lightning.pytorch.plugins.environments import ClusterEnvironment
 from lightning.pytorch.strategies import DDPStrategy
@@ -72,10 +71,6 @@ def open_store(topology: Topology, timeout: timedelta) -> Store | None:
     return TCPStore(address, port, topology.world_size, first, timeout=timeout, master_listen_fd=listening)
 
 
-MAX_DIMENSIONS = 8
-"""Most dimensions of a tensor whose shape is compared over the ranks before it is gathered."""
-
-
 class OneDevicePerRank(StrategyHooks, DDPStrategy):
     """DistributedDataParallel over ranks that are already running, with one device each.
 
@@ -97,14 +92,11 @@ class OneDevicePerRank(StrategyHooks, DDPStrategy):
         named = list(self.lightning_module.named_parameters())
         self.averaged = {p for _, p in named if p.requires_grad}
         self.frozen = {p: name for name, p in named if not p.requires_grad and self.world_size > 1}
+        if not self.lightning_module.automatic_optimization:  # it may train one of two networks
+            self.ddp_options.setdefault("find_unused_parameters", True)
         self.model = DistributedDataParallel(self.lightning_module, **self.ddp_options)
         if self.compression != "none":
             self.model.register_comm_hook(None, getattr(default_hooks, f"{self.compression}_compress_hook"))
-
-    def allow_unused_parameters(self, module: pl.LightningModule) -> None:
-        """Find unused parameters with manual optimization, which may train one of two networks."""
-        if not module.automatic_optimization:
-            self.ddp_options.setdefault("find_unused_parameters", True)
 
     def update_trainable(self) -> None:
         """Wrap the module again if other parameters are trainable. All ranks must call this.
@@ -160,11 +152,10 @@ class OneDevicePerRank(StrategyHooks, DDPStrategy):
 
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
         """Gather a tensor [rows, ...] from each rank, see `join_ranks`. Raises ConfigError if they do not fit together."""
-        if not distributed.is_initialized() or tensor.dim() > MAX_DIMENSIONS:
+        if not distributed.is_initialized():
             return super().all_gather(tensor, group, sync_grads)
-        own = [tensor.dim(), *tensor.shape, *[0] * (MAX_DIMENSIONS - tensor.dim())]
-        shapes = super().all_gather(torch.tensor(own, device=self.root_device), group).tolist()
-        sizes = [row[1 : 1 + row[0]] for row in shapes]
+        sizes: list[Any] = [None] * distributed.get_world_size(group)
+        distributed.all_gather_object(sizes, list(tensor.shape), group)
         if have_equal_rows(sizes):
             return super().all_gather(tensor, group, sync_grads)
         rows = [size[0] for size in sizes]

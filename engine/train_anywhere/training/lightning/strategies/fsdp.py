@@ -33,8 +33,7 @@ from torch.utils import swap_tensors
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.data.torch import random_states
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.checkpoint.restorer import as_checkpoint_error
-from train_anywhere.training.lightning.checkpoint.shards import ShardPlanner, ShardReader
+from train_anywhere.training.lightning.checkpoint.shards import ShardPlanner, ShardReader, as_checkpoint_error
 from train_anywhere.training.lightning.dropin.trainable import KEY, restore_groups, set_flags
 from train_anywhere.training.lightning.private import forget_groups
 from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
@@ -76,13 +75,9 @@ def find_blocks(network: nn.Module, names: Sequence[str] = ()) -> list[nn.Module
         raise ConfigError(
             f"strategy.blocks={list(names)}: no layer of the network has such a class{did_you_mean(names[0], classes)}"
         )
-    uses = Counter(id(p) for _, p in network.named_parameters(remove_duplicate=False))
-
-    def shares_weights(block: nn.Module) -> bool:
-        own = Counter(id(p) for _, p in block.named_parameters(remove_duplicate=False))
-        return any(uses[parameter] > count for parameter, count in own.items())
-
-    return [block for block in found if not shares_weights(block)]
+    count = lambda module: Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))  # noqa: E731
+    uses = count(network)  # more than those in a block: other layers share its weights
+    return [block for block in found if all(uses[p] == own for p, own in count(block).items())]
 
 
 def _search_blocks(network: nn.Module, names: set[str]) -> Iterator[nn.Module]:

@@ -17,9 +17,9 @@ from torch.utils.data import BatchSampler, DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from train_anywhere.data.order.assignment import BatchOrder
-from train_anywhere.errors import CheckpointError, ConfigError, listed, user_error, was_interrupted
+from train_anywhere.errors import CheckpointError, ConfigError, SignalsAsErrors, listed, user_error
 from train_anywhere.files.copy_files import refuse_compressed
-from train_anywhere.training.lightning.checkpoint.restorer import as_checkpoint_error
+from train_anywhere.training.lightning.checkpoint.shards import as_checkpoint_error
 from train_anywhere.training.lightning.dropin.trainable import (
     KEY,
     abbreviate,
@@ -36,9 +36,6 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
 )
 from train_anywhere.training.lightning.loaders import protect_workers
 from train_anywhere.training.lightning.loop.steps import takes_iterator
-
-Probe = Callable[[dict[str, Any]], Any]
-"""A function that gets a checkpoint instead of a file."""
 
 RESTORED, RUNS = "_CheckpointConnector.resume_end", "run-stage"
 """Lightning's names of the barriers before and after it sets its signal handlers."""
@@ -94,10 +91,8 @@ class StrategyHooks(Strategy):
         if trainer.training or early:
             return self.training_loaders.wrap(loader, trainer)
         if shares_rows(loader, self.world_size):
-            sampler, size, ranks = loader.sampler, loader.batch_size, self.world_size
             loader = copy.copy(loader)  # a new one would need the arguments of the user's class
-            batches = SharedBatches(sampler, size, loader.drop_last, self.global_rank, ranks)
-            vars(loader).update(batch_sampler=batches)
+            vars(loader).update(batch_sampler=SharedBatches(loader, self.global_rank))
         return wrap(loader, opener(loader, opened=self._open_evaluation))
 
     def _open_evaluation(self) -> None:
@@ -164,10 +159,8 @@ class StrategyHooks(Strategy):
             self._handlers = {number: handler for number, handler in known.items() if handler is not None}
             signal.pthread_sigmask(signal.SIG_BLOCK, self._handlers)
 
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | Probe = None
-    ) -> None:
-        """Add what is trainable and the validated weights, then save, or call a `Probe`."""
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Add what is trainable and the validated weights, then save, or call `storage_options` if that is a function."""
         trainer = self.lightning_module.trainer
         checkpoint[KEY] = trainable_state(trainer)
         self._report_late(checkpoint["state_dict"])
@@ -265,13 +258,11 @@ class StrategyHooks(Strategy):
 
 def shares_rows(loader: Any, ranks: int) -> bool:
     """Return whether Lightning's or torch's sampler gives each of these ranks a part of the rows."""
-    return (
-        ranks > 1
-        and isinstance(loader, DataLoader)
-        and type(loader.batch_sampler) is BatchSampler
-        and type(loader.sampler) in (DistributedSampler, DistributedSamplerWrapper)
-        and loader.sampler.num_replicas == ranks
-    )
+    if not isinstance(loader, DataLoader) or type(loader.batch_sampler) is not BatchSampler:
+        return False
+    sampler: Any = loader.sampler
+    known = type(sampler) in (DistributedSampler, DistributedSamplerWrapper)
+    return known and sampler.num_replicas == ranks > 1
 
 
 class Launcher:
@@ -285,11 +276,8 @@ class Launcher:
         At a KeyboardInterrupt it would exit with code 1, and at the exit of its tuner return as if the run were complete.
         """
         try:
-            return function(*arguments, **named)
-        except KeyboardInterrupt as error:
-            if was_interrupted():
-                raise
-            raise user_error(error) from error
+            with SignalsAsErrors():
+                return function(*arguments, **named)
         except Exception as error:
             flow = type(error).__module__ == SIGTERMException.__module__
             if flow and not isinstance(error, MisconfigurationException | SIGTERMException):
@@ -300,14 +288,13 @@ class Launcher:
 class SharedBatches(BatchSampler):
     """One rank's part of the batches of a distributed sampler: each row once, as many on every rank."""
 
-    def __init__(
-        self, sampler: DistributedSampler[Any], batch_size: int, drop_last: bool, rank: int, ranks: int
-    ) -> None:
-        whole = copy.copy(sampler)
+    def __init__(self, loader: DataLoader[Any], rank: int) -> None:
+        whole: Any = copy.copy(loader.sampler)
+        size, ranks = loader.batch_size or 1, whole.num_replicas
         whole.num_replicas, whole.rank = 1, 0
-        whole.num_samples = whole.total_size = len(whole.dataset)  # type: ignore[arg-type]
-        super().__init__(whole, batch_size, drop_last)
-        self.order = BatchOrder(batch_size * ranks, 0, rank, ranks, drop_last=drop_last)
+        whole.num_samples = whole.total_size = len(whole.dataset)
+        super().__init__(whole, size, loader.drop_last)
+        self.order = BatchOrder(size * ranks, 0, rank, ranks, drop_last=loader.drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
         rows = list(self.sampler)

@@ -5,7 +5,6 @@ matches the ranks. The optimizer is not wrapped, because gradients are averaged 
 unscaling, clipping and the step.
 """
 
-import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,25 +27,21 @@ from train_anywhere.training.lightning.strategies.hooks import StrategyHooks
 hvd = import_horovod("torch")
 
 
-INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16)
-"""Types that Horovod 0.28.1 can't sum."""
+TYPES = {
+    torch.bfloat16: torch.float32,
+    **dict.fromkeys((torch.bool, torch.uint8, torch.int8, torch.int16), torch.int32),
+}
+"""Types that Horovod 0.28.1 can't send or sum, and those that are sent instead."""
 
 
 def to_sendable(tensor: Tensor) -> Tensor:
-    """Return a tensor that Horovod can send, the same one if possible.
+    """Return a tensor that Horovod can send and sum, the same one if possible.
 
-    Horovod supports neither bfloat16, bool nor strides. It writes tensors in its own thread, where those created under
-    `torch.inference_mode` can't be changed.
+    Horovod does not support strides. It writes tensors in its own thread, where those created under `torch.inference_mode` can't be
+    changed.
     """
     tensor = tensor.clone() if tensor.is_inference() else tensor.detach().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.float()
-    return tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
-
-
-def to_summable(tensor: Tensor) -> Tensor:
-    """Return a tensor that Horovod can sum over ranks, for which it supports fewer types."""
-    return to_sendable(tensor.to(torch.int32) if tensor.dtype in INTEGERS else tensor)
+    return tensor.to(TYPES.get(tensor.dtype, tensor.dtype))
 
 
 class HorovodStrategy(StrategyHooks, ParallelStrategy):
@@ -124,10 +119,9 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
         if self.world_size == 1:
             return
         with self._collective():
-            sent = [(tensor, to_sendable(tensor), name) for name, tensor in state]
-            handles = [hvd.broadcast_async_(packed, 0, name=f"state.{name}") for _, packed, name in sent]
-            for (tensor, packed, _), handle in zip(sent, handles, strict=True):
-                hvd.synchronize(handle)
+            sent = [(f"state.{name}", to_sendable(tensor)) for name, tensor in state]
+            hvd.broadcast_parameters(sent, root_rank=0)
+            for (_, tensor), (_, packed) in zip(state, sent, strict=True):
                 if packed.data_ptr() != tensor.data_ptr():
                     tensor.copy_(packed)
 
@@ -180,7 +174,7 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
         if gradient.is_sparse:
             self.pending[parameter] = hvd.sparse_allreduce_async(gradient, name, op=hvd.Average), None
             return
-        packed, context = self.compression.compress(to_summable(gradient))
+        packed, context = self.compression.compress(to_sendable(gradient))
         self.pending[parameter] = hvd.allreduce_async_(packed, name=name, op=hvd.Average), context
 
     def _receive(self, parameter: Tensor) -> None:
@@ -224,7 +218,7 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
                 f"strategy=horovod can't reduce with reduce_op={reduce_op}; use sum, mean, min, max or product."
             )
         with self._collective():
-            reduced = hvd.allreduce(to_summable(tensor), name=f"reduce.{op[0]}", op=OPERATIONS[op[0]])
+            reduced = hvd.allreduce(to_sendable(tensor), name=f"reduce.{op[0]}", op=OPERATIONS[op[0]])
         if op[0] in ("mean", "avg"):
             reduced = reduced / self.world_size
             return reduced.to(tensor.dtype) if tensor.is_floating_point() else reduced
@@ -240,14 +234,10 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
         return join_ranks(self._gather_ragged(tensor))
 
     def _gather_ragged(self, tensor: Tensor, group: Any = None) -> list[Tensor]:
-        """Return one tensor per rank, each of any shape with up to 7 dimensions."""
+        """Return one tensor per rank, each of any shape."""
         with self._collective():
-            shape = torch.tensor([[tensor.dim(), *tensor.shape] + [0] * (7 - tensor.dim())])
-            shapes = hvd.allgather(shape, name="metric.shape").tolist()
-            flat = hvd.allgather(to_sendable(tensor).reshape(-1), name="metric.values").to(tensor.dtype)
-        sizes = [row[1 : 1 + row[0]] for row in shapes]
-        parts = flat.split([math.prod(size) for size in sizes])
-        return [part.reshape(size) for part, size in zip(parts, sizes, strict=True)]
+            parts = hvd.allgather_object(tensor.detach().to("cpu", copy=True), name="metric")
+        return [part.to(tensor.device) for part in parts]
 
 
 OPERATIONS = dict.fromkeys(("sum", "mean", "avg"), hvd.Sum)
