@@ -14,11 +14,9 @@ from train_anywhere.runs.summary import find_nonfinite_loss
 
 @dataclass
 class Patience:
-    """State of early stopping. Checkpoints hold it, so a resumed run continues to count.
+    """The `best` value of the monitored metric, None before the first finite one, and the number of validations `waited` since then.
 
-    Attributes:
-        best: best value of the monitored metric, None before the first finite one.
-        waited: validations since then.
+    Checkpoints hold it, so a resumed run continues to count.
     """
 
     best: float | None = None

@@ -64,11 +64,9 @@ class ProfiledSteps:
 
 
 class StepProfile:
-    """The profiles of one rank. All ranks know which steps are profiled.
+    """The profiles of one rank. All ranks know which steps are profiled: `steps` such as 10-20 on rank 0, and those of requests.
 
-    Args:
-        steps: steps that rank 0 profiles, such as 10-20; None: only when requested.
-        begin: starts a profiler, which writes its traces into a folder, under a name for this rank.
+    `begin` starts a profiler, which writes its traces into a folder, under a name for this rank.
     """
 
     def __init__(

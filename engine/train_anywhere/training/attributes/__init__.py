@@ -40,12 +40,9 @@ from train_anywhere.training.attributes.walk import (
 
 
 class Attributes:
-    """Keeps the attributes of some objects that have changed since this object was made, and restores them.
+    """Keeps the attributes of objects, `roots` by name, that have changed since this object was made, and restores them.
 
-    Args:
-        roots: the objects by name. An object that can be reached twice has the first path.
-        held: returns what a checkpoint holds anyway, by name.
-        report: called with each line, once.
+    An object that can be reached twice has the first path. `held` returns what a checkpoint holds anyway, by name.
     """
 
     def __init__(
@@ -144,13 +141,9 @@ class Attributes:
 
 
 class Encoder:
-    """Converts attributes to JSON data and arrays.
+    """Converts attributes to JSON data and `arrays`, by the digest of their values, so that equal ones are stored once.
 
-    Args:
-        made: the types of the objects that were made before training, by path. A new process makes them, too.
-
-    Attributes:
-        arrays: the arrays by the digest of their values, so that equal ones are stored once.
+    `made` are the types of the objects that were made before training, by path. A new process makes them, too.
     """
 
     def __init__(self, walk: Walk, made: Mapping[str, type]) -> None:

@@ -238,11 +238,11 @@ class Loader:
 
     def _own_rows(self, batches: tf.data.Dataset, split: str) -> tf.data.Dataset:
         """Return the rows of this process's replicas in each batch of a stream."""
-        ranks, local = self.strategy.replicas, self.strategy.replicas // self.strategy.processes
-        if ranks == 1 or self.own_split:
+        strategy, first = self.strategy, self.strategy.rank * self.strategy.local
+        if strategy.replicas == 1 or self.own_split:
             return batches
-        first = self.strategy.rank * local
-        return share_rows(batches, range(first, first + local), ranks, split == "train")
+        own = range(first, first + strategy.local)
+        return share_rows(batches, own, strategy.replicas, split == "train")
 
     def _count_stream_batches(self, data: Stream) -> int:
         trainer = self.config.trainer

@@ -19,10 +19,7 @@ def has(owner: Any, name: str) -> bool:
 
 
 def keep_gradients(optimizer: keras.optimizers.Optimizer) -> None:
-    """Let the optimizer take gradients that are averaged: Keras would sum them over the replicas after clipping them.
-
-    Raises ConfigError: Keras does so elsewhere, and the replicas are TensorFlow's.
-    """
+    """Keep Keras from summing averaged gradients over the replicas. Raises ConfigError: it does so elsewhere, on TensorFlow's replicas."""
     if has(optimizer, SUMS_GRADIENTS):
         setattr(optimizer, SUMS_GRADIENTS, lambda gradients_and_variables: gradients_and_variables)
     elif tf.distribute.has_strategy():

@@ -42,7 +42,6 @@ class MLflow:
     Args:
         tracking_uri: a server or store; None: MLFLOW_TRACKING_URI if it is set and the run is not offline, else files in the run folder.
         run_id: value of the tag that identifies the run.
-        parameters: the configuration with dotted keys.
     """
 
     def __init__(

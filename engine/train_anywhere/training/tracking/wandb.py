@@ -40,11 +40,7 @@ class Wandb:
 
     Without internet, a reachable server or an API key, an attempt is written into the run folder, and
     `wandb sync RUN/wandb/offline-run-*` uploads all attempts into the one run, in their order.
-    configs/loggers/wandb.yaml explains the keys.
-
-    Args:
-        folder: run folder; everything is written below it.
-        parameters: the configuration with dotted keys.
+    configs/loggers/wandb.yaml explains the keys. Everything is written below `folder`, that of the run.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import keras
@@ -72,9 +73,7 @@ def name_variables(variables: Sequence[keras.Variable]) -> NamedVariables:
 class AveragingApply:
     """Takes the place of an optimizer's `apply`, and averages the gradients first, in collectives with a `number`.
 
-    Attributes:
-        variables: the variables for which `apply` was called within `capture`.
-        recorded: those of the last call within it; None if it named none.
+    `variables` are those for which `apply` was called within `capture`, `recorded` those of the last call in it, None if it named none.
     """
 
     def __init__(self, optimizer: keras.optimizers.Optimizer, strategy: Strategy, number: int = 0) -> None:
@@ -143,15 +142,13 @@ class Base:
     """The frozen weights of a model with adapters, by name, and its title in messages."""
 
     def __init__(self, variables: NamedVariables, title: str) -> None:
-        self.variables, self.title, self._hash = variables, title, ""
+        self.variables, self.title = variables, title
 
-    @property
+    @cached_property
     def identity(self) -> list[str]:
         """The hash of the weights, computed at the first use, and the name of the base."""
-        if not self._hash:
-            arrays = ((n, np.ascontiguousarray(v).reshape(-1)) for n, v in sorted(self.variables.items()))
-            self._hash = hash_weights((name, array.view(np.uint8)) for name, array in arrays)
-        return [self._hash, self.title]
+        arrays = ((n, np.ascontiguousarray(v).reshape(-1)) for n, v in sorted(self.variables.items()))
+        return [hash_weights((name, array.view(np.uint8)) for name, array in arrays), self.title]
 
 
 def add_adapters(model: keras.Model, config: Config, whole: bool) -> Base | None:

@@ -244,8 +244,25 @@ class TrainingCallback(StepWork):
             self.module.keep_weights(weights)
             return
         changed = any(array.tobytes() != before[name].tobytes() for name, array in now.items())
-        if any(strategy.sum([float(changed)])):
-            self._save_changed(weights, before)
+        if not any(strategy.sum([float(changed)])):
+            return
+        position, users = self.position, self.callbacks
+        self.progress.note(
+            "the weights changed when training ended (a callback's on_train_end, use_ema): the new ones are validated, saved and tested."
+        )
+        strategy.broadcast_variables(list(weights.values()))
+        try:
+            if self.plan.val_batches:
+                self.callbacks = []  # under `fit` alone none sees it, and the history keeps the epoch's own values
+                self.evaluate(load=lambda: None)
+            else:
+                self._keep_validated()
+        finally:  # training would continue from the weights before
+            self.callbacks = users
+            for name, variable in weights.items():
+                variable.assign(before[name])
+        validated = any(name.startswith("val/") for name in position.metrics)
+        self.save(self._score(position.metrics | self.added, validated))
 
     # ---- hooks of evaluation
 

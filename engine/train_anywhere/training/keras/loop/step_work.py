@@ -49,11 +49,9 @@ class StepWork(keras.callbacks.CallbackList):
     Reading the metrics waits for the device and, with several ranks, is a collective. So they are read every `log_every_n_steps` steps and
     at the end of an epoch, together with requests of any rank to stop and of rank 0 to save.
 
-    Args:
+    Attributes:
         checkpointer: writes checkpoints, on rank 0; None on other ranks.
         restored: content of state.json in the checkpoint that the run resumes from.
-
-    Attributes:
         has_users: whether all ranks have a callback of the user.
         added: metrics that callbacks added to the logs of the last epoch.
         ended_by: a line about the end, if user code ended training before its last step.
@@ -90,8 +88,8 @@ class StepWork(keras.callbacks.CallbackList):
             self.csv.resume(step)
         self.pace, self.heartbeat = module.strategy.pace, process.heartbeat
         self.timer = Timer(config.trainer, position.seconds)
-        replicas, processes = module.strategy.replicas, module.strategy.processes
-        rank = Rank(run, module.strategy.rank * (replicas // processes), replicas)
+        strategy = module.strategy
+        rank = Rank(run, strategy.rank * strategy.local, strategy.replicas)
         self.observers = Observers(Features.of(config).observers(rank))
         own = self.states.callbacks.values()
         self.has_users = any(not isinstance(one, keras.callbacks.History) for one in own)
@@ -355,23 +353,3 @@ class StepWork(keras.callbacks.CallbackList):
         """Keep the current weights, which were validated, for a checkpoint of this step."""
         if self.checkpointer:
             self._validated = self.position.step, copy_values(self.module.weights())
-
-    def _save_changed(self, weights: Mapping[str, Any], before: Mapping[str, np.ndarray]) -> None:
-        """Validate and save weights that changed when training ended; training would continue from those before."""
-        position, users = self.position, self.callbacks
-        self.progress.note(
-            "the weights changed when training ended (a callback's on_train_end, use_ema): the new ones are validated, saved and tested."
-        )
-        self.module.strategy.broadcast_variables(list(weights.values()))
-        try:
-            if self.plan.val_batches:
-                self.callbacks = []  # under `fit` alone none sees it, and the history keeps the epoch's own values
-                self.evaluate(load=lambda: None)
-            else:
-                self._keep_validated()
-        finally:
-            self.callbacks = users
-            for name, variable in weights.items():
-                variable.assign(before[name])
-        validated = any(name.startswith("val/") for name in position.metrics)
-        self.save(self._score(position.metrics | self.added, validated))

@@ -35,20 +35,16 @@ class TensorBoard:
 
     def _write(self, event: Event) -> None:
         """Write an event. TensorBoard's own writer would raise TensorFlow's errors."""
-        file = self._file = self._file or self._open()
-        RecordWriter(file).write(event.SerializeToString())
-        file.flush()
+        events = [event]
+        if self._file is None:
+            name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+            self._file = open(self.events.prepare_folder() / name, "xb")  # noqa: SIM115  # stays open during the run
+            purge = Event(step=self.step + 1, session_log=SessionLog(status=SessionLog.START))
+            events = [Event(wall_time=time.time(), file_version="brain.Event:2"), purge, event]
+        for one in events:
+            RecordWriter(self._file).write(one.SerializeToString())
+        self._file.flush()
         self.step = event.step
-
-    def _open(self) -> BinaryIO:
-        name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
-        file = open(self.events.prepare_folder() / name, "xb")  # noqa: SIM115  # stays open during the run
-        for first in (
-            Event(wall_time=time.time(), file_version="brain.Event:2"),
-            Event(step=self.step + 1, session_log=SessionLog(status=SessionLog.START)),
-        ):
-            RecordWriter(file).write(first.SerializeToString())
-        return file
 
     def _close(self) -> None:
         if self._file:

@@ -86,20 +86,17 @@ class Pace:
         return float(self._moments[name].numpy()) if self._moments else 0.0
 
 
-MakeDataset = Callable[[int, int], tf.data.Dataset]
-"""A function from (replica, number of replicas) to that replica's batches."""
-
-
 class Strategy:
     """The strategy of one process with one device, and base of the others.
 
     Attributes:
-        replicas: devices that share the global batch, over all processes; each process has the same number.
+        replicas: devices that share the global batch, over all processes; each process has `local` of them.
         pace: measures how long this process works in a step without waiting for others.
     """
 
     def __init__(self, rank: int = 0, processes: int = 1, replicas: int = 1) -> None:
         self.rank, self.processes, self.replicas = rank, processes, replicas
+        self.local = replicas // processes
         self.pace = Pace(processes)
 
     def scope(self) -> AbstractContextManager[object]:
@@ -110,8 +107,8 @@ class Strategy:
         """Return a context that turns the error of a broken collective into a one-line message."""
         return nullcontext()
 
-    def dataset(self, make: MakeDataset) -> tf.data.Dataset:
-        """Return the batches of this process."""
+    def dataset(self, make: Callable[[int, int], tf.data.Dataset]) -> tf.data.Dataset:
+        """Return the batches of this process. `make` returns those of a replica, of a number of replicas."""
         return make(self.rank, self.replicas)
 
     def distribute(self, batches: tf.data.Dataset) -> tf.data.Dataset:

@@ -22,7 +22,7 @@ from train_anywhere.distributed.layout import no_gpu_message
 from train_anywhere.distributed.network.addresses import tf_config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.keras.strategies.base import MakeDataset, Strategy
+from train_anywhere.training.keras.strategies.base import Strategy
 
 
 class TfDistribute(Strategy):
@@ -37,12 +37,11 @@ class TfDistribute(Strategy):
         """Return the context in which new variables are mirrored."""
         return self.inner.scope()
 
-    def dataset(self, make: MakeDataset) -> tf.distribute.DistributedDataset:
+    def dataset(self, make: Callable[[int, int], tf.data.Dataset]) -> tf.distribute.DistributedDataset:
         """Return the batches of this process's replicas in turns, each with its own part of the global batch."""
-        local = self.replicas // self.processes
-        streams = [make(self.rank * local + n, self.replicas) for n in range(local)]
-        turns = tf.data.Dataset.choose_from_datasets(streams, tf.data.Dataset.range(local).repeat())
-        return self.distribute(turns if local > 1 else streams[0])
+        streams = [make(self.rank * self.local + n, self.replicas) for n in range(self.local)]
+        turns = tf.data.Dataset.choose_from_datasets(streams, tf.data.Dataset.range(self.local).repeat())
+        return self.distribute(turns if self.local > 1 else streams[0])
 
     def distribute(self, batches: tf.data.Dataset) -> tf.distribute.DistributedDataset:
         """Return batches for the replicas of this process in turns.
@@ -70,8 +69,7 @@ class TfDistribute(Strategy):
         """Sum the numbers by an all-reduce, to which local replicas contribute equal shares."""
         if self.processes == 1:
             return values
-        local = self.replicas // self.processes
-        share = tf.constant(values, tf.float64) / local
+        share = tf.constant(values, tf.float64) / self.local
         totals = self._graph("sum", lambda own: _all_reduce("SUM", [own])[0])(share)
         return [float(v) for v in self.inner.experimental_local_results(totals)[0]]
 

@@ -36,19 +36,17 @@ class HorovodStrategy(Strategy):
 
     def average(self, gradients: list[tf.Tensor], name: str = "gradients") -> list[tf.Tensor]:
         """Average dense gradients in one group, and gather each sparse one (of embeddings)."""
-        averages = list(gradients)
         if self.processes == 1:
-            return averages
-        dense = {n: g for n, g in enumerate(gradients) if isinstance(g, tf.Tensor)}
-        for number, gradient in enumerate(gradients):
-            if isinstance(gradient, tf.IndexedSlices):
-                averages[number] = hvd.allreduce(gradient, op=hvd.Average, name=f"{name}.sparse.{number}")
-        if dense:
-            options = {"op": hvd.Average, "name": name, "compression": self.compression}
-            reduced = hvd.grouped_allreduce(list(dense.values()), **options)
-            for number, gradient in zip(dense, reduced, strict=True):
-                averages[number] = gradient
-        return averages
+            return gradients
+        options = {"op": hvd.Average, "name": name, "compression": self.compression}
+        dense = [gradient for gradient in gradients if isinstance(gradient, tf.Tensor)]
+        reduced = iter(hvd.grouped_allreduce(dense, **options) if dense else [])
+        return [
+            next(reduced)
+            if isinstance(gradient, tf.Tensor)
+            else hvd.allreduce(gradient, op=hvd.Average, name=f"{name}.sparse.{number}")
+            for number, gradient in enumerate(gradients)
+        ]
 
     def average_variables(self, variables: list[keras.Variable]) -> None:
         """Average the variables in one grouped all-reduce."""
