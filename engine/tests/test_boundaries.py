@@ -230,7 +230,7 @@ REASONS = {
     "train_anywhere.files": "its help needs no project",
     "train_anywhere.launch.rank": "a submission is not a rank",
     "train_anywhere.launch.processes": "a submission is no member of a sweep here",
-    "train_anywhere.remote.hosts": "a login node needs no ssh",
+    "train_anywhere.remote.connection": "a login node needs no ssh",
     "train_anywhere.remote.run_copies": "a verb here needs no ssh",
     "train_anywhere.remote.remote_command": "a command here needs no ssh",
     "train_anywhere.remote.sent_files": "a command here needs no ssh",

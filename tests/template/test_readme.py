@@ -320,6 +320,7 @@ def test_every_other_command_is_known() -> None:
         "pip install train-anywhere",  # this and the next ones: engine/tests/program/test_hydra_launcher.py
         "python app.py -m hydra/launcher=anywhere",
         "python -m train_anywhere status",
+        "watch -n 5 python src/jobs.py status",  # of the system
         "eval '$(python src/train.py --shell-completion",  # engine/tests/config/test_explained.py
     )
     assert [c for _, c in ALL if not c.startswith(known)] == []

@@ -58,7 +58,7 @@ def test_the_first_cluster_job_survives_a_node(tmp_path: Path) -> None:
 
         def type_in(command: str) -> str:
             words = command + (f" --dir {testbed.dir}" if "testbed.py" in command else "")
-            if command.endswith(("--watch", "-f")):
+            if command.endswith("-f"):
                 words = f"timeout --signal=INT --preserve-status 8 {words}"  # Ctrl-C
             done = run_command(project, "env", *names, "bash", "-ec", words)
             assert done.returncode in (0, 130), (words, done.stdout, done.stderr)

@@ -1,6 +1,5 @@
 """Strings from files are printed without codes that a terminal obeys."""
 
-import io
 import json
 import re
 import sys
@@ -22,7 +21,6 @@ from train_anywhere.files.terminal.printable import (
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.resume import completion_message
 from train_anywhere.slurm.status import show_logs
-from train_anywhere.slurm.status.gather import Report, RunReports
 
 Make = Callable[..., tuple[Config, RunDir]]
 
@@ -96,10 +94,10 @@ def evil(make_run: Make) -> tuple[Config, RunDir]:
 
 
 @pytest.mark.parametrize(
-    "words", [["status"], ["status", "--watch"], ["status", "--json"], ["list"], ["list", "--watch"], ["best"], ["logs"], ["cancel"],
+    "words", [["status"], ["status", "--json"], ["list"], ["best"], ["logs"], ["cancel"],
               ["resubmit"]],
 )  # fmt: skip
-@pytest.mark.quick("words8", "words4")
+@pytest.mark.quick("words6", "words3")
 def test_jobs_prints_no_code_for_a_terminal(
     evil: tuple[Config, RunDir], words: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,19 +153,3 @@ def test_a_log_is_shown_with_its_colors_only(
     assert jobs.main(["logs", "-f", str(run.path)]) == 0
     said = capsys.readouterr().out
     assert "\x1b]" not in said and "\x1b[2J" not in said and "\x1b[32mgreen\x1b[0m 10%\r20%" in said
-
-
-def test_a_watched_page_is_drawn_over_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our own codes reach the terminal."""
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stdout", terminal)
-    pages = iter(RunReports([Report("r", Path(), state=word)]) for word in ("running", "completed"))
-    with printable_output():
-        show_logs.watch(lambda: next(pages), lambda found: f"a\n{found.reports[0].state}", 0.0)
-    assert "\x1b[1A" in terminal.getvalue()

@@ -14,8 +14,7 @@ import pytest
 
 from engine.tests.remote.conftest import Laptop, Site
 from train_anywhere.remote import request_there
-from train_anywhere.remote.connection import wrap
-from train_anywhere.remote.hosts import shell_path
+from train_anywhere.remote.connection import shell_path, wrap
 
 pytestmark = [pytest.mark.git, pytest.mark.new_process]
 

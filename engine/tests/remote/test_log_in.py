@@ -15,7 +15,7 @@ import pytest
 from engine.tests.remote.conftest import Laptop, Site
 from engine.tests.remote.test_transfers import quick, send
 from train_anywhere.launch.command import run_command
-from train_anywhere.remote import hosts
+from train_anywhere.remote import connection
 from train_anywhere.remote.remote_command import run_elsewhere
 
 pytestmark = [pytest.mark.git, pytest.mark.new_process]
@@ -192,7 +192,7 @@ WRONG_HOSTS = {
 
 def test_wrong_host_files_are_one_message(tmp_path, monkeypatch, capsys):
     """Without a log-in, so in this process."""
-    monkeypatch.setattr(hosts, "HOSTS", tmp_path)
+    monkeypatch.setattr(connection, "HOSTS", tmp_path)
     monkeypatch.setattr(sys, "argv", ["src/quick.py"])
 
     def refused(word: str) -> str:

@@ -12,7 +12,7 @@ import yaml
 
 from train_anywhere.commands import jobs
 from train_anywhere.errors import CheckpointError
-from train_anywhere.remote import hosts
+from train_anywhere.remote import connection
 from train_anywhere.runs.folder import FORMAT, claim_named
 from train_anywhere.runs.reopen.frozen import REQUIRED_KEYS
 
@@ -68,7 +68,7 @@ class Host:
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     """A stand-in for a host."""
     made = Host(tmp_path)
-    monkeypatch.setattr(hosts, "HOSTS", tmp_path / "hosts")
+    monkeypatch.setattr(connection, "HOSTS", tmp_path / "hosts")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
     made.says()
     return made

@@ -10,7 +10,7 @@ import pytest
 
 from engine.tests.remote.conftest import Laptop, Site
 from train_anywhere.files import ROOT
-from train_anywhere.remote.hosts import Host
+from train_anywhere.remote.connection import Host
 
 PAGE = (ROOT / "docs" / "how-to" / "from-your-laptop.md").read_text()
 SUBMITS = ("train", "run", "scaling", "evaluate")

@@ -85,8 +85,8 @@ def test_a_whole_sweep_is_one_word(fakes: Fakes) -> None:
         (run / "run.json").write_text('{"format": 2, "state": "queued"}')
         (run / "jobs.txt").write_text(f"4001_{member}\n")
     fakes.queue.write_text("4001_0|PENDING\n4001_1|PENDING\n")
-    followed = find_dependency(str(folder / "20260101-000000-aaaa"), "slurm", fakes.results)
-    assert followed and followed.jobs == ("4001",) and followed.path.endswith("aaaa")
+    path, jobs = find_dependency(str(folder / "20260101-000000-aaaa"), "slurm", fakes.results)
+    assert jobs == ("4001",) and str(path).endswith("aaaa")
     with pytest.raises(ConfigError, match="a job of pbs can't wait for that run, a job of slurm"):
         find_dependency(str(folder / "20260101-000000-aaaa"), "pbs", fakes.results)
 

@@ -8,6 +8,7 @@ import pytest
 
 from engine.tests.slurm.scripts import SCRATCH, Ask
 from tools.testing.frameworks import FIRST
+from train_anywhere import features
 from train_anywhere.config.command.compose import compose, list_groups
 from train_anywhere.config.keys import flatten
 from train_anywhere.config.schema import Config
@@ -91,7 +92,7 @@ REFUSED = {
 WITHOUT_EXAMPLE = {"own_disk", "packages"}  # other tests have them
 RULES = {r.__name__: r for m in (job_rules, options, local_rules) for r in m.RULES}
 RULES = {name: r for name, r in RULES.items() if name not in WITHOUT_EXAMPLE} | {
-    "features": rules.feature_problems
+    "features": lambda asked: features.problems(asked.config, "job", members=len(asked.job.members or [0]))
 }
 
 

@@ -32,7 +32,7 @@ from train_anywhere.slurm.status.best import find_best as best_of
 from train_anywhere.slurm.status.cost import format_costs, sum_costs
 from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.status.gather import FAILED, RunReports, gather
-from train_anywhere.slurm.status.text_page import format_status, parse_since, select, to_json, to_plain
+from train_anywhere.slurm.status.text_page import format_status, parse_since, select, to_json
 from train_anywhere.slurm.submission.submit import resubmit as submit_again
 
 Options = argparse.Namespace
@@ -77,7 +77,7 @@ def _serve(parsed: Options, words: Sequence[str]) -> int:
 
         return run_verb(parsed.on, parsed.verb, words)
     except KeyboardInterrupt:
-        if getattr(parsed, "follow", False) or getattr(parsed, "watch", False):  # it normally ends so
+        if getattr(parsed, "follow", False):  # it normally ends so
             return 0
         raise
 
@@ -112,42 +112,35 @@ def refuse_sweep(found: Sequence[RunEntry], name: str, wanted: str = "one") -> R
 
 def status(parsed: Options) -> int:
     """Print the state of runs."""
-    paths = [run.folder.path for run in _find(parsed)]  # `latest` may name another run by the next look
-    return _show_status(lambda: gather([find_runs.read_entry(path) for path in paths]), parsed)
+    return _show_status(gather(_find(parsed)), parsed)
 
 
 def list_(parsed: Options) -> int:
     """Print a line for each run, newest first."""
-    costs = parsed.cost or parsed.csv
-
-    def look() -> RunReports:
-        paths = find_runs.find_folders(parsed.results)
-        if parsed.name:
-            paths = [path for path in paths if fnmatch(path.parent.name, parsed.name)]
-        newest = None if parsed.all or parsed.state or parsed.since or costs else MOST_LISTED
-        found = [find_runs.read_entry(path) for path in paths[:newest]]
-        gathered = gather(found, ended_too=False, brief=not parsed.json)
-        reports = select(gathered.reports, parsed.name, parsed.state, parsed.since)
-        most = len(reports) if parsed.all or costs else MOST_LISTED
-        older = (len(paths) if newest else len(reports)) - most
-        notes = [f"{older:,} older runs are not listed; --all lists them."] if older > 0 else []
-        return replace(gathered, reports=reports[:most], notes=(*gathered.notes, *notes))
-
-    if not costs:
-        return _show_status(look, parsed, many=True)
-    gathered = look()
-    if not (found := sum_costs([report.path for report in gathered.reports])):
-        raise SubmitError("no run is selected.")
-    print(format_costs(found, terminal_width(), parsed.csv))
-    return gathered.code
+    costs, paths = parsed.cost or parsed.csv, find_runs.find_folders(parsed.results)
+    if parsed.name:
+        paths = [path for path in paths if fnmatch(path.parent.name, parsed.name)]
+    newest = None if parsed.all or parsed.state or parsed.since or costs else MOST_LISTED
+    found = [find_runs.read_entry(path) for path in paths[:newest]]
+    gathered = gather(found, ended_too=False, brief=not parsed.json)
+    reports = select(gathered.reports, parsed.name, parsed.state, parsed.since)
+    if costs:
+        if not (sums := sum_costs([report.path for report in reports])):
+            raise SubmitError("no run is selected.")
+        print(format_costs(sums, terminal_width(), parsed.csv))
+        return gathered.code
+    most = len(reports) if parsed.all else MOST_LISTED
+    older = (len(paths) if newest else len(reports)) - most
+    notes = [f"{older:,} older runs are not listed; --all lists them."] if older > 0 else []
+    shown = replace(gathered, reports=reports[:most], notes=(*gathered.notes, *notes))
+    return _show_status(shown, parsed, many=True)
 
 
-def _show_status(look: Callable[[], RunReports], parsed: Options, many: bool = False) -> int:
-    """Print the status that `look` gathers; what is unknown goes to standard error."""
-    gathered = show_logs.watch(look, lambda found: format_status(found, many)) if parsed.watch else look()
+def _show_status(gathered: RunReports, parsed: Options, many: bool = False) -> int:
+    """Print the status of runs; what is unknown goes to standard error."""
     if parsed.json:
         print(to_json(gathered), end="")
-    elif not parsed.watch and (page_text := format_status(gathered, many)):
+    elif page_text := format_status(gathered, many):
         # each line of a page is printable already, apart from the colors of states
         print(page_text, file=getattr(sys.stdout, "stream", sys.stdout))
     for line in [*(f"note: {n}" for n in gathered.notes), *(f"error: {t}" for t in gathered.trouble)]:
@@ -173,7 +166,7 @@ def best(parsed: Options) -> None:
         raise SubmitError("--csv needs --over KEY, such as --over seed.")
     winner = best_of(found, parsed.metric, parsed.mode)
     if parsed.json:
-        print(dumps(to_plain(asdict(winner))), end="")
+        print(dumps(asdict(winner)), end="")
         return
     without = f"; {winner.left_out} have no such values" if winner.left_out else ""
     print(one_line(f"{winner.metric} {winner.value:.6g}  {winner.id}  step {winner.step}"))

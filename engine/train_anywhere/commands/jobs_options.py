@@ -45,7 +45,7 @@ def removed(name: str, instead: str) -> Option:
 
 JSON = option("--json", help="print one JSON document")
 COST = option("--cost", help="GPU hours, and kWh if they were sampled, of all runs by name and user")
-SHOW = [option("--watch", help="refresh it until no run is active"), JSON]
+SHOW = [removed("--watch", "use `watch -n 5 python src/jobs.py status`; `logs -f` ends with the job"), JSON]
 FILTER = [
     option("--name", metavar="PATTERN", help="only runs of this name, such as 'digits*'"),
     option("--state", metavar="STATE", help="only runs in this state, or in one of several: failed,lost"),
@@ -116,7 +116,7 @@ OPTIONS: dict[str, list[Option]] = {
         option("--trust", help="accept batch scripts that another user wrote"),
     ],
 }
-"""Arguments of each verb; without an entry, it is RUN. Those of `SHOW` and `COST` exclude each other."""
+"""Arguments of each verb; without an entry, it is RUN. `--json` and `--cost` exclude each other."""
 
 
 def add_options(verb: str, sub: argparse.ArgumentParser) -> None:
@@ -126,4 +126,4 @@ def add_options(verb: str, sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--results", type=lambda t: shell_folder() / t, default=WORK / "results", help=where)
     exclusive = sub.add_mutually_exclusive_group() if JSON in options else sub
     for names, about in options:
-        (exclusive if (names, about) in (*SHOW, COST) else sub).add_argument(*names, **about)
+        (exclusive if (names, about) in (JSON, COST) else sub).add_argument(*names, **about)

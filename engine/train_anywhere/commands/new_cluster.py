@@ -106,9 +106,9 @@ def make_preset(name: str, slurm: SlurmFacts, partition: str | None, host: str) 
 
 def write_host(name: str, ssh: str, words: Sequence[str]) -> int:
     """Write the file of a host, and its preset unless that exists, as the login node makes it. Raises ProjectError."""
-    from train_anywhere.remote import hosts, remote_command  # a login node needs no ssh
+    from train_anywhere.remote import connection, remote_command  # a login node needs no ssh
 
-    if not (file := hosts.HOSTS / f"{name}.yaml").exists():
+    if not (file := connection.HOSTS / f"{name}.yaml").exists():
         _write(
             file,
             f"ssh: {format_scalar(ssh)}\nfolder: {format_scalar(f'~/{WORK.name}')}\ncluster: {name}\n"
@@ -116,7 +116,7 @@ def write_host(name: str, ssh: str, words: Sequence[str]) -> int:
         )
     if name in list_groups()["cluster"]:
         return 0
-    done = remote_command.run_new(hosts.read_host(name), [*START, name, *words])
+    done = remote_command.run_new(connection.read_host(name), [*START, name, *words])
     if done.returncode:
         raise SubmitError(f"{name}: {done.stderr.strip().rpartition('error: ')[2]}")
     if not _is_preset(done.stdout):

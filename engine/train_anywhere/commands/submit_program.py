@@ -94,7 +94,7 @@ def submit(request: Mapping[str, Any]) -> list[str] | None:
 
 def submit_there(request: Mapping[str, Any]) -> int:
     """Start the command as it was typed on the host that `on` names; return its exit code. Raises what `run_once` raises."""
-    from train_anywhere.remote.hosts import read_host  # a submission here needs no ssh
+    from train_anywhere.remote.connection import read_host  # a submission here needs no ssh
     from train_anywhere.remote.remote_command import run_once
     from train_anywhere.remote.sent_files import find_files
 

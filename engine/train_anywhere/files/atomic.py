@@ -213,8 +213,8 @@ def make_folder(folder: Path) -> None:
 
 
 def dumps(data: Any) -> str:
-    """Return `data` as indented JSON that ends with a newline."""
-    return json.dumps(finite(data), indent=2, allow_nan=False) + "\n"
+    """Return `data` as indented JSON that ends with a newline; paths are strings."""
+    return json.dumps(finite(data), indent=2, allow_nan=False, default=os.fspath) + "\n"
 
 
 def loads(text: str) -> Any:

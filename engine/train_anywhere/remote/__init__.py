@@ -1,7 +1,6 @@
 """The same commands on another machine, over the system's ssh and rsync: `on=NAME` and `jobs.py --on NAME`.
 
-hosts              configs/hosts/NAME.yaml
-connection         ssh and rsync, quoting for any login shell, and what their failures mean
+connection         configs/hosts/NAME.yaml; ssh and rsync, quoting for any login shell, and what their failures mean
 sent_files         the files that travel, and their transfer
 remote_command     a command there: transfer, environment, request; the verbs of jobs.py there
 run_copies         run folders that are pulled; what hosts answer, checked

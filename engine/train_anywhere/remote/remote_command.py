@@ -20,8 +20,16 @@ from train_anywhere.errors import REFUSED, ConfigError, SubmitError, SubmitInter
 from train_anywhere.files import HAS_PROJECT, WORK
 from train_anywhere.files.terminal.printable import one_line, printable
 from train_anywhere.remote import request_there
-from train_anywhere.remote.connection import LOST, Answer, Connection, LostConnectionError
-from train_anywhere.remote.hosts import Host, read_host, refusal, shell_path
+from train_anywhere.remote.connection import (
+    LOST,
+    Answer,
+    Connection,
+    Host,
+    LostConnectionError,
+    read_host,
+    refusal,
+    shell_path,
+)  # fmt: skip
 from train_anywhere.remote.sent_files import SentFiles, find_files, remote_folder, transfer
 from train_anywhere.runs.reopen.trust import state_folder
 from train_anywhere.runs.summary import ON
@@ -122,7 +130,7 @@ def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int
                 if not known:
                     print(request, end="", file=record, flush=True)
                 known, tried = request, True
-                code = connection.run(_script(host, folder, [request, *command], files))
+                code = connection.run(_script(host, folder, ["-Pc", START, request, *command], files))
                 why = f"the connection to {host.name} was lost."
             except SubmitError as error:
                 if not (tried or isinstance(error, LostConnectionError)):
@@ -147,18 +155,24 @@ def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int
 
 def run_new(host: Host, command: Sequence[str]) -> Answer:
     """Send the project, make its environment with the progress shown here, and return what a command prints there."""
-    connection, files = Connection(host), find_files()
-    folder = shlex.quote(transfer(connection, files))
-    if code := connection.run(_script(host, folder, [], files)):
+    if code := run_once(host, ["-c", ""], find_files()):
         raise SubmitError(
             f"the environment on {host.name} could not be made (exit code {code}); see the lines above."
         )
-    return connection.capture(_script(host, folder, [os.urandom(8).hex(), *command], None))
+    return Connection(host).capture(in_folder(host, command))
 
 
-def _script(host: Host, folder: str, request: Sequence[str], files: SentFiles | None) -> str:
-    """Return the script of bash that makes the environment, and runs the command of a request unless that is empty."""
+def _script(host: Host, folder: str, words: Sequence[str], files: SentFiles | None = None) -> str:
+    """Return a script of bash that enters the folder on a host, makes the environment for `files`, and runs `python words...`."""
     python, file, setup = shell_path(host.python), f"configs/hosts/{host.name}.yaml", ""
+    no_folder = refusal(
+        f"{host.name} has no project in {host.folder} yet: python src/train.py on={host.name} sends it."
+    )
+    no_python = refusal(
+        f"{host.name} has no Python at {host.python}: correct `python:` or `setup:` in {file}; it needs 3.11 or newer."
+    )
+    enter = f"export {ON}={shlex.quote(host.name)}; cd -- {folder} 2>/dev/null || {no_folder}"
+    version = f"{python} -SEc 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || {no_python}"
     if files and host.setup:
         digest = hashlib.sha256(f"{host.setup} {host.python} {host.modules} {host.conda}".encode())
         for name in sorted(name for name in files.names if name.startswith(("requirements/", "wheels/"))):
@@ -174,21 +188,16 @@ def _script(host: Host, folder: str, request: Sequence[str], files: SentFiles | 
                 "PYTHON=python3.12`, or its `modules:`. Nothing was submitted."
             ),
         )
-    start = [f"exec {python} -Pc {shlex.quote(START)} {shlex.join(request)}"] if request else []
-    return "\n".join([*_enter(host, folder, setup), *start])
+    return "\n".join([enter, *host.activation(), setup, version, f"exec {python} {shlex.join(words)}"])
 
 
 def in_folder(host: Host, words: Sequence[str]) -> str:
     """Return a script of bash that runs `python words...` in the project's folder on a host."""
-    return "\n".join(
-        [*_enter(host, remote_folder(host)), f"exec {shell_path(host.python)} {shlex.join(words)}"]
-    )
+    return _script(host, remote_folder(host), words)
 
 
 VERB = ["src/jobs.py"] if HAS_PROJECT else ["-m", "train_anywhere"]
 """Start of a verb's command, for Python."""
-
-FOLLOWING = {"-f", "--follow", "--watch"}
 
 
 def run_verb(name: str, verb: str, words: Sequence[str]) -> int:
@@ -201,9 +210,8 @@ def run_verb(name: str, verb: str, words: Sequence[str]) -> int:
         return run_once(host, [*VERB, *words], None)
     connection = Connection(host)
     query(connection, ["-c", ""])
-    follows = FOLLOWING & {*words} and sys.stdin.isatty() and sys.stdout.isatty()
-    tty = verb in ("shell", "prune") or bool(follows)
-    code = connection.run(in_folder(host, [*VERB, *words]), tty)
+    follows = {"-f", "--follow"} & {*words} and sys.stdin.isatty() and sys.stdout.isatty()
+    code = connection.run(in_folder(host, [*VERB, *words]), verb in ("shell", "prune") or bool(follows))
     if code == LOST:
         raise SubmitError(f"the connection to {name} was lost; the run there is not affected.")
     return code
@@ -216,17 +224,3 @@ def query(connection: Connection, words: Sequence[str]) -> str:
         said = re.split("[eE]rror: ", done.stderr.strip())[-1]
         raise SubmitError(f"{connection.host.name}: {one_line(' '.join(said.split()))[:600]}")
     return done.stdout
-
-
-def _enter(host: Host, folder: str, setup: str = "") -> list[str]:
-    """Return lines of bash that enter the folder and activate the environment, with `setup` in between."""
-    python, file = shell_path(host.python), f"configs/hosts/{host.name}.yaml"
-    no_folder = refusal(
-        f"{host.name} has no project in {host.folder} yet: python src/train.py on={host.name} sends it."
-    )
-    no_python = refusal(
-        f"{host.name} has no Python at {host.python}: correct `python:` or `setup:` in {file}; it needs 3.11 or newer."
-    )
-    enter = f"export {ON}={shlex.quote(host.name)}; cd -- {folder} 2>/dev/null || {no_folder}"
-    version = f"{python} -SEc 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || {no_python}"
-    return [enter, *host.activation(), setup, version]

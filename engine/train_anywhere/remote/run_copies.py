@@ -17,8 +17,7 @@ from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import loads, read_text, write_atomic
 from train_anywhere.files.removal import MARKER
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.remote.connection import Connection
-from train_anywhere.remote.hosts import read_host
+from train_anywhere.remote.connection import Connection, read_host
 from train_anywhere.remote.remote_command import query
 from train_anywhere.runs.folder import ATTEMPTS, JOBS, claim_named, is_string_list, parse_info
 from train_anywhere.runs.lock import RunLock

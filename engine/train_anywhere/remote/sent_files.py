@@ -19,8 +19,7 @@ from train_anywhere.files import WORK
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.removal import MARKER
 from train_anywhere.files.terminal.printable import printable
-from train_anywhere.remote.connection import Connection
-from train_anywhere.remote.hosts import Host, shell_path
+from train_anywhere.remote.connection import Connection, Host, shell_path
 from train_anywhere.runs import provenance
 from train_anywhere.runs.reopen.trust import state_folder
 from train_anywhere.slurm.submission.snapshot import list_names, why_not_copied

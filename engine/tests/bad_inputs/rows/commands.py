@@ -8,8 +8,8 @@ QUEUE = {"squeue": "echo '4001|FAILED'", "sbatch": "echo 9", "scancel": ":", "sc
 JOBS = {
     "list --results {row}/none": "there is no run in .*/none yet",
     "list {job}": "unrecognized arguments",
-    "list --watch --json --results {row}/results": "--json: not allowed with argument --watch",
-    "status {job} --watch --json": "--json: not allowed with argument --watch",
+    "list --cost --json --results {row}/results": "--json: not allowed with argument --cost",
+    "status {job} --watch": "--watch: was removed: use `watch -n 5 python src/jobs.py status`",
     "best --results {row}/none": "there is no run in .*/none yet",
     "best {job} --metric val/f1": "whether a low or a high val/f1 is better is not known; add --mode min or max",
     "best {job} --metric val/f1 --mode max": "none of these 1 runs has measured val/f1 yet",

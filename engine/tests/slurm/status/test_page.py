@@ -13,8 +13,7 @@ from train_anywhere.features.sampler.sampler import columns
 from train_anywhere.runs.facts import RecordedCheckpoint, RecordedProgress
 from train_anywhere.runs.summary import duration
 from train_anywhere.slurm.scheduler.queue import PendingJob, query_queue
-from train_anywhere.slurm.status.gather import Report, RunReports, differing_keys
-from train_anywhere.slurm.status.show_logs import watch
+from train_anywhere.slurm.status.gather import Report, differing_keys
 from train_anywhere.slurm.status.text_page import list_runs, page, sample_line
 
 PATH = Path("/shared/results/digits/20260101-000000-aaaa")
@@ -219,14 +218,3 @@ def test_qstat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client(tmp_path, "qstat", QSTAT, monkeypatch)
     why = "Not Running: Insufficient amount of resource: ngpus (R: 4 A: 0 T: 16)"
     assert query_queue("pbs", ["7.server"]).waits == {"7.server": PendingJob(why, "Sun Nov 22 23:00:00 2026")}
-
-
-def test_watched_runs_have_a_line_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:
-    told = iter(
-        RunReports([Report("a", PATH, state=state, progress=RecordedProgress(step=step))])
-        for state, step in (("pending", None), ("running", 1), ("running", 1), ("completed", 2))
-    )
-    last = watch(lambda: next(told), lambda found: page(found.reports[0]), every=0.0)
-    assert last.reports[0].state == "completed"
-    lines = ["a  pending  ", "a  running    epoch ?, step 1", "a  completed    epoch ?, step 2"]
-    assert capsys.readouterr().out.splitlines() == lines

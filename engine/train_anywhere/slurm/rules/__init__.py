@@ -21,7 +21,7 @@ from train_anywhere.config.checks.targets import target_notes
 from train_anywhere.errors import listed
 from train_anywhere.slurm.rules import job_rules, local_rules, options
 from train_anywhere.slurm.rules.job_rules import Request
-from train_anywhere.slurm.script import clean_environment, units
+from train_anywhere.slurm.script import units
 
 Rule = Callable[[Request], Iterator[str]]
 
@@ -31,7 +31,12 @@ OF_SITE = frozenset({*job_rules.SITE_RULES, *local_rules.SITE_RULES})
 
 def problems(request: Request, elsewhere: bool = False) -> list[str]:
     """Return all problems that would make the job fail; `elsewhere` skips the rules about this machine."""
-    return _refusals(request, elsewhere, noted=False) + feature_problems(request, elsewhere)
+    stages: tuple[features.Check, ...] = ("any", "job") if elsewhere else ("any", "job", "submission")
+    members = len(request.job.members or (0,))
+    return [
+        *_refusals(request, elsewhere, noted=False),
+        *features.problems(request.config, *stages, members=members),
+    ]
 
 
 def _refusals(request: Request, elsewhere: bool, noted: bool) -> list[str]:
@@ -41,20 +46,12 @@ def _refusals(request: Request, elsewhere: bool, noted: bool) -> list[str]:
     way_out = "" if noted else "; cluster.check=warn submits the job anyway"
     end = f" Source: {source}{f' ({site.checked})' if site.checked else ''}{way_out}."
     here: tuple[Rule, ...] = () if elsewhere else local_rules.RULES
-    if local_rules.is_testbed():
-        here = tuple(rule for rule in here if rule not in local_rules.SITE_RULES)
     return [
         sentence + (end if rule in OF_SITE else "")
         for rule in (*job_rules.RULES, *options.RULES, *here)
         if (warn and rule in OF_SITE) == noted
         for sentence in rule(request)
     ]
-
-
-def feature_problems(request: Request, elsewhere: bool = False) -> list[str]:
-    """Return the problems that features report about the configuration and the job."""
-    stages: tuple[features.Check, ...] = ("any", "job") if elsewhere else ("any", "job", "submission")
-    return features.problems(request.config, *stages, members=len(request.job.members or (0,)))
 
 
 def notes(request: Request, elsewhere: bool = False) -> list[str]:
@@ -91,7 +88,7 @@ def account_form(request: Request) -> Iterator[str]:
     requested, used, usual = request.config.cluster.account, request.job.cluster.account, request.site.account
     if used and usual and requested is None and "SBATCH_ACCOUNT" not in request.environ:
         yield f"cluster.account={used}, your only account (sacctmgr)."
-    elif used and usual and not clean_environment.has_form(used, usual):
+    elif used and usual and not re.fullmatch(usual, used, re.IGNORECASE):
         yield (
             f"cluster.account={used} does not have the usual form of an account of {request.cluster}"
             f"{f', {request.site.account_example}' if request.site.account_example else ''}; the scheduler decides."

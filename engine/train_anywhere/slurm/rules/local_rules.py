@@ -29,6 +29,9 @@ SHARED_BY_TESTBED = "etc/slurm/testbed_folders"
 
 def folders_of_site(request: Request) -> Iterator[str]:
     """Report a submission from outside the folders of the site, or run folders where its jobs can't write or run."""
+    # a testbed has no folders such as /scratch
+    if any(os.path.exists(os.path.join(top, "bin/sbatch")) for top in _tops_of_testbeds()):
+        return
     results, name = Path(request.config.paths.results), request.cluster
     inside, writable = (
         [re.sub(r"\$(\w+)", lambda m: request.environ.get(m[1]) or m[0], folder) for folder in folders]
@@ -110,9 +113,9 @@ def maybe_private(request: Request) -> Iterator[str]:
     doubtful = [
         (what, folder)
         for what, folder, _ in _needed(request)
-        if _is_below(folder, top) and not (known and is_private(folder, top))
+        if (below := _on_disk(folder, top)) and not (known and any(below))
     ]
-    if data.startswith("/") and os.path.isdir(data) and is_private(Path(data), top):
+    if data.startswith("/") and os.path.isdir(data) and any(_on_disk(Path(data), top)):
         doubtful.append(("the data set", Path(data)))
     for what, folder in doubtful:
         yield f"{what} ({folder}) is below {top}, and nodes usually have their own {top}: check that each node has this folder."
@@ -121,7 +124,7 @@ def maybe_private(request: Request) -> Iterator[str]:
 def is_lost(folder: Path, disk: str) -> bool:
     """Return whether nodes would not find a folder, because it is below their own disk."""
     known = _without_variables(disk)
-    return bool(known) and is_private(folder, known)
+    return bool(known) and any(_on_disk(folder, known))
 
 
 def _without_variables(disk: str) -> str:
@@ -131,36 +134,26 @@ def _without_variables(disk: str) -> str:
     return ""
 
 
-def is_private(folder: Path, disk: str) -> bool:
-    """Return whether a folder, or what its links lead to, is on the disk of this machine."""
-    return any(
-        path.is_relative_to(top) and not any(path.is_relative_to(m) and m != top for m in _mounts(top))
-        for path, top in _pairs(folder, disk)
-    )
+def _on_disk(folder: Path, disk: str) -> list[bool]:
+    """Return whether a folder is on a disk, or on one that is mounted there: as typed, and with links followed.
 
-
-def _is_below(folder: Path, disk: str) -> bool:
-    return any(path.is_relative_to(top) for path, top in _pairs(folder, disk))
-
-
-def _pairs(folder: Path, disk: str) -> list[tuple[Path, Path]]:
-    """Return folder and disk, as typed and with links followed, if no testbed shares them."""
+    Empty if it is not below the disk, or if a testbed shares it.
+    """
     # Path.resolve raises for links that lead to themselves, before Python 3.13
     pairs = [(Path(follow(folder)), Path(follow(disk))) for follow in (os.path.abspath, os.path.realpath)]
     testbeds = _tops_of_testbeds()
     shared = Path(testbeds[0], SHARED_BY_TESTBED).read_text().splitlines() if testbeds else []
-    return [pair for pair in pairs if not any(map(pair[0].is_relative_to, shared))]
+    return [
+        not any(path.is_relative_to(m) and m != top for m in _mounts(top))
+        for path, top in pairs
+        if path.is_relative_to(top) and not any(map(path.is_relative_to, shared))
+    ]
 
 
 def _tops_of_testbeds() -> list[str]:
     tops = ["/", *(os.path.dirname(folder) for folder in os.get_exec_path())]
     # Path.is_file raises for a folder that may not be read, before Python 3.14
     return [top for top in tops if os.path.isfile(os.path.join(top, SHARED_BY_TESTBED))]
-
-
-def is_testbed() -> bool:
-    """Return whether sbatch is that of a testbed, which has no folders such as /scratch."""
-    return any(os.path.exists(os.path.join(top, "bin/sbatch")) for top in _tops_of_testbeds())
 
 
 def _mounts(top: Path) -> list[Path]:
@@ -185,7 +178,7 @@ def _needed(request: Request) -> Iterator[tuple[str, Path, str]]:
             yield "the run of init=", Path(c.init.run), ""
         if c.cluster.cache:
             yield "the cache of weights", Path(c.cluster.cache), "cluster.cache=FOLDER"
-    own = next((f for f in _folders_of_python(job) if _is_below(f, c.cluster.local_disk)), None)
+    own = next((f for f in _folders_of_python(job) if _on_disk(f, c.cluster.local_disk)), None)
     other = c.cluster.conda or c.cluster.venv or c.cluster.setup
     if own and (c.container.name != "none" or other):
         yield "the Python that submits", own, ""  # it also supervises the job

@@ -186,12 +186,8 @@ def query_scripts(selection: str, unknown: str = UNKNOWN["squeue"]) -> dict[str,
 
 def jobs_option(job_ids: Iterable[str]) -> str:
     """Return the `--jobs=` option of Slurm's commands for these jobs."""
-    return "--jobs=" + ",".join(_array_ids(job_ids))
-
-
-def _array_ids(job_ids: Iterable[str]) -> list[str]:
-    """Return arrays in place of their members: thousands of ids are too long for a command."""
-    return list(dict.fromkeys(i.partition("_")[0] for i in job_ids))
+    # arrays in place of their members: thousands of ids are too long for a command
+    return "--jobs=" + ",".join(dict.fromkeys(i.partition("_")[0] for i in job_ids))
 
 
 def native_id(job_id: str) -> str:
@@ -227,7 +223,7 @@ def query_job_fields(job_ids: Sequence[str], *names: str) -> dict[str, list[str]
     """Return fields of `scontrol show job` for each job, by id. "" for a missing field."""
     found = {}
     form = r"\b(ArrayJobId|ArrayTaskId|JobState|Reason|ExitCode|BatchFlag)=(\S+)"
-    for job_id in _array_ids(job_ids):
+    for job_id in dict.fromkeys(i.partition("_")[0] for i in job_ids):
         command = ["scontrol", "--oneliner", "show", "job", job_id]
         for line in programs.query(command, UNKNOWN["scontrol"]).splitlines():
             facts = dict(re.findall(form, line))

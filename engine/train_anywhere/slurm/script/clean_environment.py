@@ -110,14 +110,10 @@ def of_user(cluster: Cluster, gpus: bool) -> list[str]:
     Of x_cpu and x_gpu, only the one counts that fits a job with (or without) GPUs.
     """
     names = _query(user_name(), os.environ.get("PATH", ""))
-    usual = [name for name in names if has_form(name, cluster.site.account or ".*")] or names
+    form = re.compile(cluster.site.account or ".*", re.IGNORECASE)  # Slurm stores lower case
+    usual = [name for name in names if form.fullmatch(name)] or names
     here, other = ("_gpu", "_cpu") if gpus else ("_cpu", "_gpu")
     return [n for n in usual if not (n.endswith(other) and n.removesuffix(other) + here in usual)]
-
-
-def has_form(account: str, form: str) -> bool:
-    """Return whether an account matches a pattern in any case: Slurm stores lower case."""
-    return re.fullmatch(form, account, re.IGNORECASE) is not None
 
 
 @cache

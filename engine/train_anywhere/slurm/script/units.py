@@ -123,7 +123,7 @@ def format_problems(cluster: Cluster) -> list[str]:
         *_problems_of_kind(times, seconds, may_be_0=("time",)),
         *_problems_of_kind({**sizes(cluster), **of_nodes}, megabytes, may_be_0=("mem", "mem_per_cpu")),
         *_problems_of_kind({"begin": cluster.begin}, check_begin_time),
-        *_problems_of_kind(patterns, _compile_pattern),
+        *_problems_of_kind(patterns, re.compile),
     ]
     found += [
         f"cluster.site.nodes[{i}].counts={n.counts} has more than the {n.gpus} GPUs of such a node."
@@ -161,10 +161,5 @@ def _problems_of_kind(
                 yield f"cluster.{key}={value} must be above 0; leave it out if it is not known."
         except ValueError as error:
             yield f"cluster.{key}: {error}"
-
-
-def _compile_pattern(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"'{pattern}' is not a regular expression ({error}).") from error
+        except (re.error, RecursionError, OverflowError) as error:
+            yield f"cluster.{key}: '{value}' is not a regular expression ({error})."

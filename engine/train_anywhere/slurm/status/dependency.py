@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from train_anywhere.errors import ConfigError, ProjectError
-from train_anywhere.runs.folder import ATTEMPTS
+from train_anywhere.runs.folder import ATTEMPTS, sweep_folder
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.scheduler.client import QUEUE
@@ -26,24 +25,16 @@ ENDS = {
 """States of a run that ended, each as the end of a sentence."""
 
 
-@dataclass(frozen=True)
-class Dependency:
-    """The folder of the run or sweep that a job waits for in the queue, and its jobs that are not complete yet."""
+def find_dependency(after: str | None, scheduler: str, results: Path) -> tuple[str | None, tuple[str, ...]]:
+    """Return the folder of the run or sweep that a job waits for, and its jobs that must succeed first.
 
-    path: str
-    jobs: tuple[str, ...]
-
-
-def find_dependency(after: str | None, scheduler: str, results: Path) -> Dependency | None:
-    """Return the jobs that must succeed before a job of the same scheduler starts.
-
-    `after` is the folder or id of a run or sweep. None: the job waits for none.
+    `after` is its folder or id; None: the job waits for none. The jobs are those of the same scheduler that are not complete yet.
 
     Raises ConfigError: the run does not exist, or will not complete by itself; the message says what to do first. Raises
     SchedulerError: the scheduler does not report the state of the jobs.
     """
     if after is None:
-        return None
+        return None, ()
     after = find_runs.strip_root(after)
     try:
         found, known = find_runs.query_scheduler(find_runs.find(after, results), wait=True)
@@ -57,13 +48,12 @@ def find_dependency(after: str | None, scheduler: str, results: Path) -> Depende
             problems += error.problems
     if problems:
         raise ConfigError(*problems)
-    first = found[0].folder.path
-    path = first if len(found) == 1 else first.with_name(first.name.rpartition("-")[0])
     arrays = {i.partition("_")[0] for run in found for i in run.job_ids}
     once = all(len(run.job_ids) == 1 for run in found)
     if len(job_ids) > 1 and once and len(arrays) == 1:  # all the members of one array
         job_ids = [*arrays]
-    return Dependency(str(path), tuple(job_ids))
+    path = sweep_folder(found[0].folder) if len(found) > 1 else found[0].folder.path
+    return str(path), tuple(job_ids)
 
 
 def _last_job(run: RunEntry, known: queue.JobStates, scheduler: str) -> list[str]:

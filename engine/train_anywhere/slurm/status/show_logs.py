@@ -1,20 +1,17 @@
-"""Print the logs of jobs, and follow them, or reports, while they run."""
+"""Print the logs of jobs, and follow them while they run."""
 
 import codecs
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from train_anywhere.errors import SubmitError, listed
-from train_anywhere.files.terminal.printable import printable
 from train_anywhere.slurm.scheduler.queue import QueuePoller
 from train_anywhere.slurm.status import job_end
 from train_anywhere.slurm.status.find_runs import RunEntry, read_state
-from train_anywhere.slurm.status.gather import RunReports
-from train_anywhere.slurm.status.text_page import headline
 
 POLL_S, ASK_S = 0.5, 5.0
 """Seconds between two reads of a log, and between two questions to the scheduler."""
@@ -115,39 +112,3 @@ class Tail:
         if last and self._rest:
             lines, self._rest = [*lines, self._rest], ""
         return "".join(f"{mark}{line}\n" for line in lines)
-
-
-EVERY_S = 5.0
-"""Seconds between two updates; a scheduler should not be queried more often."""
-
-
-def watch(
-    look: Callable[[], RunReports], text: Callable[[RunReports], str], every: float = EVERY_S
-) -> RunReports:
-    """Show the runs every `every` seconds until all have ended, and return their reports.
-
-    A terminal is updated in place; elsewhere the lines of the runs that have changed are printed.
-    """
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    shown: dict[str, str] = {}
-    # below the filter that would drop rich's control characters
-    terminal = getattr(sys.stdout, "stream", sys.stdout)
-    live = Live(console=Console(file=terminal), auto_refresh=False) if sys.stdout.isatty() else nullcontext()
-    with live as screen:
-        while True:
-            gathered = look()
-            if screen is not None:
-                page = Text.from_ansi(text(gathered))  # printable, apart from the colors of states
-                rest = printable("\n".join(["", *gathered.notes, *gathered.trouble]))
-                screen.update(page.append(rest), refresh=True)
-            else:
-                lines = {report.id: headline(report) for report in gathered.reports}
-                for name in [name for name, line in lines.items() if shown.get(name) != line]:
-                    print(lines[name], flush=True)
-                shown = lines
-            if not any(report.alive for report in gathered.reports):
-                return gathered
-            time.sleep(every)

@@ -73,7 +73,10 @@ def comparison(title: str, reports: Sequence[Report]) -> dict[str, Any]:
             [
                 report.id.rpartition("-")[2],
                 *(report.overrides.get(key, "-") for key in keys),
-                *(format_metric(report.progress.metrics.get(name)) for name in metrics),
+                *(
+                    "-" if (y := report.progress.metrics.get(name)) is None else f"{y:.4g}"
+                    for name in metrics
+                ),
                 report.state or report.written,
                 ", ".join(progress_parts(report)) or "-",
             ]
@@ -102,8 +105,3 @@ def curves_by_metric(reports: Sequence[Report], keys: Sequence[str]) -> dict[str
                 member = " ".join([number, *(f"{key}={words[key]}" for key in keys if key in words)])
                 found.setdefault(name, {})[member] = known
     return {name: found[name] for name in sorted(found, key=lambda name: ("loss" not in name, name == "lr"))}
-
-
-def format_metric(value: float | None) -> str:
-    """Format a metric for the table."""
-    return "-" if value is None else f"{value:.4g}"

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from train_anywhere.config.strict import did_you_mean
@@ -177,23 +176,9 @@ def _more(nodes: int) -> list[str]:
 
 def to_json(gathered: RunReports) -> str:
     """Return the reports, differing keys, commands and notes as JSON. nan and inf are null."""
-    content = {
-        "runs": [to_plain({**asdict(report), "alive": report.alive}) for report in gathered.reports],
-        "differing": differing_keys(gathered.reports),
-        "next": list(gathered.next),
-        "notes": list(gathered.notes),
-        "trouble": list(gathered.trouble),
-    }
-    return dumps(content)
-
-
-def to_plain(value: Any) -> Any:
-    """Return the value with strings in place of paths, at any depth."""
-    if isinstance(value, dict):
-        return {key: to_plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_plain(one) for one in value]
-    return str(value) if isinstance(value, Path) else value
+    runs = [{**asdict(report), "alive": report.alive} for report in gathered.reports]
+    others = {"next": gathered.next, "notes": gathered.notes, "trouble": gathered.trouble}
+    return dumps({"runs": runs, "differing": differing_keys(gathered.reports), **others})
 
 
 UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

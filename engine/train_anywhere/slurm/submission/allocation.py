@@ -17,10 +17,6 @@ from train_anywhere.slurm.scheduler.queue import JOB_ID
 from train_anywhere.slurm.script.job import Job, devices_per_node
 
 
-class InsideJob(SubmitError):
-    """This process belongs to a batch job, or is one of several tasks."""
-
-
 @dataclass(frozen=True)
 class Allocation:
     """An interactive allocation (salloc, qsub -I).
@@ -28,6 +24,7 @@ class Allocation:
     Attributes:
         nodes, cpus, gpus: numbers of nodes, of CPUs on the smallest node, of GPUs on each; 0 if unknown.
         hosts: its nodes, as Slurm writes them; "" if unknown.
+        refusal: why a job must not be started here: this process belongs to a batch job, or is one of several tasks.
     """
 
     job_id: str
@@ -35,6 +32,7 @@ class Allocation:
     cpus: int = 0
     gpus: int = 0
     hosts: str = ""
+    refusal: str = ""
 
 
 def current_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | None:
@@ -44,34 +42,29 @@ def current_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | 
 
     Raises SubmitError: the job of this shell has ended, or it is a batch job that can't submit.
     """
-    here = refusal = batch = None
-    job = environ.get("SLURM_JOB_ID", "")
+    batch, job = None, environ.get("SLURM_JOB_ID", "")
     with suppress(SchedulerError):
         shown = queue.query_job_fields([job], "BatchFlag") if re.fullmatch(r"\d+", job) else {}
         batch = next((flag == "1" for [flag] in shown.values() if flag), None)
-    try:
-        here = find_allocation(environ, batch)
-    except InsideJob as error:
-        refusal = error
-    if not (here or refusal):
+    if not (here := find_allocation(environ, batch)):
         return None
     variable = next(v for v in JOB_VARIABLES if environ.get(v))
     runs = _is_running(variable, environ[variable])
     if runs is False:
         raise SubmitError(
-            f"{f'{refusal} Or ' if refusal else ''}{variable}={environ[variable]}: that job has ended, and this shell still has its "
+            f"{here.refusal and f'{here.refusal} Or '}{variable}={environ[variable]}: that job has ended, and this shell still has its "
             f"variables; type `unset {variable}` to submit a job, or make a new allocation and type the command there."
         )
     # each job of this project has at least one of these
     of_project = any(name in environ for name in ("TRAIN_JOB", "TRAIN_HOSTS", STARTED))
     several = of_project or _number(environ, "SLURM_STEP_NUM_TASKS") > 1
-    if refusal and (several or not runs):
-        raise refusal
+    if here.refusal and (several or not runs):
+        raise SubmitError(here.refusal)
     if runs is None:
         print(
             f"note: the scheduler does not answer, so whether job {environ[variable]} of this shell still exists is not known."
         )
-    return here
+    return None if here.refusal else here
 
 
 def _is_running(variable: str, job: str) -> bool | None:
@@ -87,9 +80,8 @@ def _is_running(variable: str, job: str) -> bool | None:
 def find_allocation(environ: Mapping[str, str], batch: bool | None = None) -> Allocation | None:
     """Return the allocation of this process. None on a login node.
 
-    `batch` is whether the scheduler lists the job as a batch job; None: the variables of the shell decide.
-
-    Raises SubmitError: this is a batch job, or one of several tasks; a job must not submit or restart itself.
+    `batch` is whether the scheduler lists the job as a batch job; None: the variables of the shell decide. Raises SubmitError: a variable
+    does not have the scheduler's format.
     """
     job_id = running_job(environ)
     if not job_id:
@@ -104,10 +96,11 @@ def find_allocation(environ: Mapping[str, str], batch: bool | None = None) -> Al
         # only if the scheduler does not answer: a profile may set ENVIRONMENT too
         batch = environ.get("ENVIRONMENT") == "BATCH" or environ.get("PBS_ENVIRONMENT") == "PBS_BATCH"
     if several or batch:
-        raise InsideJob(
+        refusal = (
             f"this is inside job {job_id}, and a job can't submit another: run the command on the login node, "
             "or inside salloc; a rank is `python src/train.py --run RUNDIR`."
         )
+        return Allocation(job_id, refusal=refusal)
     cpus = _numbers(environ, "SLURM_JOB_CPUS_PER_NODE", r"([0-9]{1,9})(?:\(x[0-9]+\))?")  # 8(x2),4
     nodes, hosts = _number(environ, "SLURM_JOB_NUM_NODES"), environ.get("SLURM_JOB_NODELIST", "")
     names = ("SLURM_GPUS_PER_NODE", "SLURM_GPUS", "SLURM_GPUS_ON_NODE")

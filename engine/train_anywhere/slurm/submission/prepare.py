@@ -29,7 +29,7 @@ from train_anywhere.slurm.script import clean_environment
 from train_anywhere.slurm.script.job import Job, make_job
 from train_anywhere.slurm.script.render import render
 from train_anywhere.slurm.status import find_runs
-from train_anywhere.slurm.status.dependency import Dependency, find_dependency
+from train_anywhere.slurm.status.dependency import find_dependency
 from train_anywhere.slurm.submission.allocation import (
     Allocation,
     chosen_nodes,
@@ -108,15 +108,17 @@ def start(
             find_followed(request, run, here)
             ask_scheduler(script, c.cluster.scheduler, c.dry_run == "test")
         return [None] * len(members)
-    followed = find_followed(request, run, here)
+    after, jobs_before = find_followed(request, run, here)
     protect_output()  # a closed output (`| head`) must not make a submitted job look like a failure
     if here:
         sys.exit(run_in_allocation(request, members[0], run, chosen_nodes(job, here)))
-    return submit(request, members, run, followed)
+    return submit(request, members, run, after, jobs_before)
 
 
-def find_followed(request: Request, run: RunDir | None, here: Allocation | None) -> Dependency | None:
-    """Return the run of after=, after asking the scheduler for its limits and for the jobs of a resumed `run`.
+def find_followed(
+    request: Request, run: RunDir | None, here: Allocation | None
+) -> tuple[str | None, tuple[str, ...]]:
+    """Return the run of after= and its jobs, after asking the scheduler for its limits and for the jobs of a resumed `run`.
 
     Raises ConfigError, SubmitError, SchedulerError, CheckpointError: the job can't be submitted.
     """

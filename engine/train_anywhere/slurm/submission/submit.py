@@ -37,25 +37,24 @@ from train_anywhere.slurm.script import clean_environment, render, units
 from train_anywhere.slurm.script.job import Job, count_gpus, describe_gpu_hours, gpu_hours
 from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.status.best import sweep_result
-from train_anywhere.slurm.status.dependency import Dependency, find_dependency
+from train_anywhere.slurm.status.dependency import find_dependency
 from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.submission import snapshot
 from train_anywhere.slurm.submission.rollback import Submission, all_or_nothing, read_content
 
 
 def submit(
-    request: Request, members: Sequence[Member], run: RunDir | None, followed: Dependency | None = None
+    request: Request, members: Sequence[Member], run: RunDir | None, after: str | None, ok: Sequence[str]
 ) -> list[float | SubmitError | None]:
     """Submit a checked job and print the next commands. Returns the same as `prepare.start`.
 
-    Without a `run` to resume, each member gets a new run folder. The run `followed` must be complete first.
+    Without a `run` to resume, each member gets a new run folder. The run `after`, with the jobs `ok`, must be complete first.
 
     Raises SubmitError, SchedulerError: the scheduler refused the job or does not answer; all changes are undone. Raises UnclearError:
     a job may be queued, and the run folder is kept. Raises SubmitInterrupted: Ctrl-C was pressed; all changes are undone.
     """
     kind = request.job.cluster.scheduler
     with all_or_nothing(Path(request.config.paths.results), [run] if run else []) as submission:
-        after, ok = (followed.path, followed.jobs) if followed else (None, ())
         job, runs, script, code_snapshot = make_folders(request.job, members, run, submission, after)
         tasks = [job.array[n // job.pack] for n, _ in enumerate(job.members or ())]
         job_ids = submit_recorded(kind, script, job.cluster.chain, runs, tasks, ok=ok)
@@ -198,14 +197,14 @@ def resubmit(runs: Sequence[RunEntry], results: Path, trust: bool) -> str:
             )
     script, kind = common_script(runs), str(runs[0].scheduler)
     refuse_foreign_script(script, trust)
-    followed = find_dependency(runs[0].folder.read_info().get("after"), kind, results)
+    _, ok = find_dependency(runs[0].folder.read_info().get("after"), kind, results)
     folders = [r.folder for r in runs]
     tasks = [find_runs.array_task(r) for r in runs if r.member is not None]
     with all_or_nothing(results, folders) as submission:
         for run in folders:
             run.update(state="queued", submission=None)
         submission.mark_written()
-        links, ok = _cluster_key(folders[0], "chain", 1), followed.jobs if followed else ()
+        links = _cluster_key(folders[0], "chain", 1)
         limit = re.search(r"(?m)^#(?:SBATCH --array=|PBS -J ).*(%\d+)$", script.read_text(errors="replace"))
         numbers = sorted({*tasks})
         array = ranges(numbers) + (limit[1] if limit and len(numbers) > 1 else "") if numbers else None
