@@ -127,8 +127,7 @@ def plot(found: Sequence[RunEntry], metric: str, out: str, over: str | None = No
         ]
         path.write_text(format_csv([titles, *rows]))
     else:
-        pairs = {group: zip(keys[0], group, strict=False) for group in lines}
-        labels = {g: " ".join(f"{key}={value}" for key, value in pairs[g] if value) for g in lines}
+        labels = {g: " ".join(f"{k}={v}" for k, v in zip(keys[0], g, strict=False) if v) for g in lines}
         if not over and len({*labels.values()} - {""}) < len(labels):
             labels = {group: group[-1] for group in lines}
         draw({labels[group]: points for group, points in lines.items()}, metric, path)

@@ -39,8 +39,7 @@ def explain_unreachable_scheduler(consequence: str) -> Iterator[None]:
 def find_job(run: RunEntry, what: str) -> str:
     """Return the id of the job that trains the run now; empty for a run of this machine.
 
-    `what` the run must do, such as "save a checkpoint", is for the message. Raises SubmitError: the run does not train now. Raises
-    SchedulerError: the scheduler does not answer.
+    `what` the run must do, such as "save a checkpoint", is for the message. Raises SubmitError if the run does not train; SchedulerError.
     """
     with explain_unreachable_scheduler("Nothing was done."):
         [run], known = find_runs.query_scheduler([run])
@@ -74,8 +73,7 @@ def cancel(run: RunEntry) -> str:
 def shell(run: RunEntry, node: str | None) -> NoReturn:
     """Replace this process by a shell on a node of the run's job: number from 0, or name; None: that of rank 0.
 
-    Raises SubmitError: the run does not train, or not in a job of Slurm, or the job has no such node. Raises SchedulerError: Slurm does not
-    answer.
+    Raises SubmitError if the run does not train, or not in a job of Slurm, or the job has no such node; SchedulerError.
     """
     job = find_job(run, "open a shell")
     if not job:
@@ -131,13 +129,11 @@ def _find_node(hosts: list[str], node: str | None) -> str:
         raise SubmitError(
             "its ranks have not started yet, so its nodes are not known; try again in a moment."
         )
-    if node is None:
-        return hosts[0]
-    named = hosts[int(node)] if node.isdecimal() and int(node) < len(hosts) else node
-    if named not in hosts:
+    named = {host: host for host in hosts} | {str(n): host for n, host in enumerate(hosts)}
+    if node and node not in named:
         known = listed(f"{n} is {host}" for n, host in enumerate(hosts))
         raise SubmitError(f"it has no node {node}: {known}.")
-    return named
+    return named[node] if node else hosts[0]
 
 
 T = TypeVar("T")
@@ -156,8 +152,8 @@ def ask(
 ) -> T | None:
     """Write a request to a run, wait until `answer` returns something, and withdraw the request. None: `timeout` seconds have passed.
 
-    `name` is the file of the request, and `what` names what the run can't do if it does not train all the time. Raises SubmitError: the run
-    no longer trains, or its folder can't be written. Raises SchedulerError: the scheduler does not answer.
+    `name` is the file of the request, and `what` names what the run can't do if it does not train all the time. Raises SubmitError if it
+    no longer trains, or its folder can't be written; SchedulerError.
     """
     file = run.folder.monitor / name
     try:
@@ -185,7 +181,7 @@ def ask(
 def save(run: RunEntry, stop: bool, timeout: float) -> None:
     """Make the run write a checkpoint, wait until it is complete, and print its path; with `stop`, then end the run.
 
-    Raises SubmitError: the run does not train or is a program, or no checkpoint is complete after `timeout` seconds. Raises SchedulerError.
+    Raises SubmitError if the run does not train or is a program, or no checkpoint is complete after `timeout` seconds; SchedulerError.
     """
     what = "save a checkpoint"
     if is_program(run.folder):
@@ -221,8 +217,7 @@ def save(run: RunEntry, stop: bool, timeout: float) -> None:
 def profile(run: RunEntry, steps: int, ranks: str, timeout: float) -> None:
     """Make ranks such as 0,3 or 0-3 profile their next `steps` optimizer steps, wait, and print the slowest operations.
 
-    Raises SubmitError: the run does not train or is a program, has not these ranks, or has no profile after `timeout` seconds. Raises
-    SchedulerError.
+    Raises SubmitError if it does not train, is a program, has not these ranks, or has no profile after `timeout` seconds; SchedulerError.
     """
     if is_program(run.folder):
         raise SubmitError(

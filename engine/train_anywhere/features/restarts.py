@@ -14,13 +14,13 @@ from train_anywhere.files.atomic import read_json
 from train_anywhere.monitor.ranks import short
 from train_anywhere.runs.attempts import (
     append_debug,
+    extend_newest,
     hosts,
     job_name,
     read_bad_nodes,
     running_job,
-    with_times,
 )
-from train_anywhere.runs.folder import ATTEMPTS, RunDir
+from train_anywhere.runs.folder import RunDir
 
 SHOWN = 5
 """Most restarts of which the report and the status show the parts."""
@@ -68,8 +68,7 @@ class Restarts(Feature):
 
     def rows(self, run: RunDir, info: Mapping[str, Any]) -> Mapping[str, str]:
         """Return the seconds of each part of the last restarts."""
-        attempts = info.get(ATTEMPTS) or [{}]
-        attempts = [*attempts[:-1], with_times(run, attempts[-1])]
+        attempts = extend_newest(run, info)
         again = [(a["restart"], b) for a, b in itertools.pairwise(attempts) if a.get("restart")]
         parts = [_describe(*pair) for pair in again[-SHOWN:]]
         more = ["the last ones"] * (len(again) > SHOWN)

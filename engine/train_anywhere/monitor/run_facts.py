@@ -12,7 +12,7 @@ from typing import Any
 
 from train_anywhere.files.atomic import read_json
 from train_anywhere.monitor.ranks import mappings, short
-from train_anywhere.runs.attempts import with_times
+from train_anywhere.runs.attempts import extend_newest
 from train_anywhere.runs.facts import Series, curves, number, read_config, rows
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 
@@ -143,8 +143,7 @@ def read_facts(
     Samples of `samples` nodes are read for curves, and of the others only the sums. `newest` is content of the nodes' JSON files, by host.
     """
     info, files = run.read_info(), sorted(run.monitor.glob("*.csv"))
-    if attempts := info.get(ATTEMPTS):
-        info[ATTEMPTS] = [*attempts[:-1], with_times(run, attempts[-1])]
+    info[ATTEMPTS] = extend_newest(run, info)
     nodes = (node_use(path, at < samples, (newest or {}).get(path.stem)) for at, path in enumerate(files))
     return Facts(
         info=info,

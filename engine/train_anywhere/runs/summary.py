@@ -37,23 +37,18 @@ def format_summary(run: RunDir, config: Config, signal: str | None = None, repor
     metrics = info.get("metrics", {})
     # the end of its sweep has the next commands
     member = info.get("launch") == "local" and run.id.count("-") > 2
-    rows = []
-    if tested := [name for name in metrics if "test" in name]:
-        rows.append(("Test", "   ".join(f"{name} {format_metric(metrics, name)}" for name in tested)))
-    if bad := find_nonfinite_loss(metrics):
-        rows.append(("Warning", f"the final {bad} is not a number"))
-    if signal:
-        at = f"in epoch {info['epoch'] + 1}, after {info['step']} steps"
-        rows.append(("Stopped", f"by {'Ctrl-C' if signal == 'SIGINT' else signal} {at}"))
-    if resumed := resume_summary(run, info):
-        rows.append(("Attempts", resumed))
-    rows.append(("Run folder", display_path(run.path)))
-    if info.get("checkpoint"):
-        rows.append(("Checkpoint", display_path(Path(info["checkpoint"]))))
-    if config.monitor.tensorboard and not member:
-        logs = shlex.quote(display_path(run.path.parent))
-        rows.append(("TensorBoard", f"{command_path('tensorboard')} --logdir {logs}"))
-    lines = [*(f"{name + ':':<{COLUMN}}{one_line(text)}" for name, text in rows), *report]
+    bad, by = find_nonfinite_loss(metrics), "Ctrl-C" if signal == "SIGINT" else signal
+    board = f"{command_path('tensorboard')} --logdir {shlex.quote(display_path(run.path.parent))}"
+    rows = {
+        "Test": "   ".join(f"{name} {format_metric(metrics, name)}" for name in metrics if "test" in name),
+        "Warning": bad and f"the final {bad} is not a number",
+        "Stopped": by and f"by {by} in epoch {info['epoch'] + 1}, after {info['step']} steps",
+        "Attempts": resume_summary(run, info),
+        "Run folder": display_path(run.path),
+        "Checkpoint": info.get("checkpoint") and display_path(Path(info["checkpoint"])),
+        "TensorBoard": board if config.monitor.tensorboard and not member else "",
+    }
+    lines = [f"{name + ':':<{COLUMN}}{one_line(text)}" for name, text in rows.items() if text] + [*report]
     command = ""
     if signal and run.config.exists():  # a folder that was removed meanwhile can't be resumed
         command = resume_command(run)

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +115,13 @@ def tiles(facts: Facts, whole: Goodput | None) -> dict[str, str]:
     info = facts.info
     shown = {"state": str(info.get("state", "unknown"))}
     shown |= {"step": f"{info['step']:,}"} if isinstance(info.get("step"), int) else {}
-    known = dict(info.get("metrics") or {})
-    if point := best_point(facts):
-        shown[f"best {info['monitor']}, at step {point[0]:,.0f}"] = number(point[1])
-        if number(known.get(info["monitor"])) == number(point[1]):  # the last value is the best one
-            del known[info["monitor"]]
+    known, metric, mode = dict(info.get("metrics") or {}), str(info.get("monitor")), info.get("mode")
+    points = figures.drawable(facts.metrics.get(metric, []))
+    if points and mode in ("min", "max"):
+        step, best = (min if mode == "min" else max)(points, key=itemgetter(1))
+        shown[f"best {metric}, at step {step:,.0f}"] = number(best)
+        if number(known.get(metric)) == number(best):  # the last value is the best one
+            del known[metric]
     measured = {k: v for k, v in known.items() if "train" not in k and k != "lr"} or known
     names = sorted(measured, key=figures.LOADER.findall)
     shown |= {name: number(measured[name]) for name in names[:12]}
@@ -174,15 +177,6 @@ def provenance(run: RunDir, facts: Facts) -> dict[str, str]:
         "Versions": ", ".join(f"{name} {version}" for name, version in versions),
     }
     return {title: value for title, value in shown.items() if value}
-
-
-def best_point(facts: Facts) -> tuple[float, float] | None:
-    """Return the step and the best value of the monitored metric; None if there is none."""
-    mode = facts.info.get("mode")
-    points = figures.drawable(facts.metrics.get(str(facts.info.get("monitor")), []))
-    if not points or mode not in ("min", "max"):
-        return None
-    return (min if mode == "min" else max)(points, key=lambda point: point[1])
 
 
 def number(value: object) -> str:

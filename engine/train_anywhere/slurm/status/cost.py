@@ -10,9 +10,9 @@ from train_anywhere.errors import CheckpointError
 from train_anywhere.files.terminal.table import Column, format_csv, format_table
 from train_anywhere.monitor.run_facts import node_use
 from train_anywhere.monitor.verdicts import goodput
-from train_anywhere.runs.attempts import with_times
+from train_anywhere.runs.attempts import extend_newest
 from train_anywhere.runs.facts import moment, number
-from train_anywhere.runs.folder import ATTEMPTS, RunDir
+from train_anywhere.runs.folder import RunDir
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,8 @@ class Cost:
 def read_cost(run: RunDir) -> Cost:
     """Return the cost of one run so far. Raises CheckpointError, OSError."""
     info = run.read_info()
-    attempts = info.get(ATTEMPTS) or []
-    attempts = [*attempts[:-1], *(with_times(run, one) for one in attempts[-1:])]
     started, ended = moment(info.get("started")), moment(info.get("ended"))
-    measured = goodput(attempts)
+    measured = goodput(extend_newest(run, info))
     seconds = measured.whole if measured else max(0.0, (ended or 0.0) - (started or 0.0)) if ended else 0.0
     gpus = number(info.get("gpus")) or 0.0
     nodes = [node for path in sorted(run.monitor.glob("*.csv")) if (node := node_use(path, False, None))]
