@@ -169,7 +169,7 @@ def node_use(path: Path, samples: bool, newest: Mapping[str, Any] | None) -> Nod
     def gpu_use(name: str, index: int) -> GpuUse:
         use, power = series(read, f"{name}_use_percent"), sums.get(f"{name}_power_w")
         memory = sums.get(f"{name}_memory_used_gib")
-        return GpuUse(index, use, power, memory and memory.most, sums.get(f"{name}_use_percent"))
+        return GpuUse(index, use, power, memory.most if memory else None, sums.get(f"{name}_use_percent"))
 
     memory = sums.get("job_memory_gib")
     ranks = read_json(path.with_name(f"ranks-{path.stem}.json")).get("ranks")
@@ -177,7 +177,7 @@ def node_use(path: Path, samples: bool, newest: Mapping[str, Any] | None) -> Nod
         host=path.stem,
         cpus=int(number(facts.get("cpus")) or 0),
         cpu=series(read, "cpu_use_percent"),
-        memory=memory and memory.most,
+        memory=memory.most if memory else None,
         memory_limit=number(facts.get("memory_limit_gib")),
         gpus=tuple(gpu_use(f"gpu{index}", index) for index in numbers),
         ranks_here=tuple(r["rank"] for r in mappings(ranks) if "rank" in r),

@@ -96,7 +96,9 @@ def add_bad_node(run: RunDir, node: str) -> None:
         write_atomic(run.path / BAD_NODES, ",".join([*known, node]) + "\n")
 
 
-def extend_newest(run: RunDir, info: Mapping[str, Any] | None = None, **fields: Any) -> list[dict[str, Any]]:
+def extend_newest(
+    run: RunDir, info: Mapping[str, Any] | None = None, /, **fields: Any
+) -> list[dict[str, Any]]:
     """Return the attempts of run.json with `fields` and times added to the newest one. `info` is its content, if it was read."""
     attempts = (run.read_info() if info is None else info).get(ATTEMPTS) or []
     return [*attempts[:-1], *(with_times(run, {**newest, **fields}) for newest in attempts[-1:])]
