@@ -153,5 +153,4 @@ def _find_server(command: list[str], environ: Mapping[str, str], cwd: Any) -> Fo
     folders = environ.get("PYTHONPATH", "").split(os.pathsep)
     if any(Path(folder, "sitecustomize.py").exists() for folder in folders):
         return None
-    chosen = server(framework_of(words))
-    return None if chosen.list_differences(environ) else chosen
+    return server(framework_of(words))

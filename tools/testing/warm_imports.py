@@ -1,7 +1,5 @@
 """Imports of commands without a framework, for a fork server of the tests."""
 
-import os
-import socket
 from importlib import import_module
 
 from tools.testing import composing, warm
@@ -42,11 +40,9 @@ def load() -> None:
 class Server(ForkServer):
     """The server that this process is, for its forks. It has imported all that it imports."""
 
-    def __init__(self, client: socket.socket) -> None:
-        self._socket, self._environ = client, dict(os.environ)
+    def __init__(self, address: bytes) -> None:
+        self._address = address
 
 
 load()
-ours, theirs = socket.socketpair()
-fork_main.EXTRA_SOCKETS.append(theirs)
-warm.join(Server(ours))
+warm.join(Server(fork_main.LISTENER[0].getsockname()))

@@ -15,9 +15,9 @@ import pytest
 
 from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.files import ROOT
-from train_anywhere.launch.fork_main import read_line
 from train_anywhere.launch.forkserver import LOST_EXIT_CODE, ForkedProcess, ForkServer
 from train_anywhere.launch.processes import fork_server
+from train_anywhere.launch.warm_rank import read_line
 from train_anywhere.testing.plugin import FRAMEWORKS
 
 pytestmark = pytest.mark.new_process

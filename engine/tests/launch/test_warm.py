@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from tools.testbed.namespaces import is_running
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.job.running_ranks import find_ranks
-from train_anywhere.launch import warm_node
+from train_anywhere.launch import warm_rank
 from train_anywhere.launch.forkserver import ForkServer
 
 pytestmark = [
@@ -65,11 +64,8 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Task]:
     }
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    name = warm_node.address()
-    with warm_node.listen() as listener, ForkServer(["train_anywhere.errors"]) as server:
-        reader, writer = os.pipe()
-        passing = threading.Thread(target=warm_node.serve, args=(listener, server, reader))
-        passing.start()
+    name = warm_rank.address()
+    with ForkServer(["train_anywhere.errors"], address=name):
 
         def start(
             what: str, warm: bool = True, cpus: frozenset[int] = frozenset({0})
@@ -91,9 +87,6 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Task]:
             )  # fmt: skip
 
         yield start
-        os.close(writer)
-        passing.join()
-        os.close(reader)
 
 
 def test_a_fork_has_what_srun_gave_to_its_task(task: Task) -> None:

@@ -4,7 +4,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,6 +27,29 @@ def cuda_visible_devices(environ: Mapping[str, str]) -> list[str] | None:
     if listed is None:
         return None
     return [d.strip() for d in listed.split(",") if d.strip() not in ("", "-1", "NoDevFiles")]
+
+
+SHARE = "TRAIN_SHARE"
+"""Variable with the number of a member from 0, the number of members, and the CPUs of each: `2/8/4`."""
+
+
+def take_share(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Keep this process to the CPUs and the GPU of its member, before a framework looks for them.
+
+    The CPUs stay what they are if the process may use others than those of the members: the numbers of other jobs' are not known.
+    """
+    slot, members, each = map(int, environ.get(SHARE, "0/1/1").split("/"))
+    if members == 1:
+        return
+    if hasattr(os, "sched_getaffinity"):
+        cpus = sorted(os.sched_getaffinity(0))
+        if len(cpus) == members * each:
+            os.sched_setaffinity(0, cpus[slot * each : (slot + 1) * each])
+        elif members * each < len(cpus) <= 2 * members * each:  # two threads of each core
+            os.sched_setaffinity(0, cpus[slot::members])
+    gpus = cuda_visible_devices(environ) or [str(number) for number in range(visible_gpus(environ))]
+    if gpus:
+        environ["CUDA_VISIBLE_DEVICES"] = gpus[slot * len(gpus) // members]
 
 
 def apple_gpu_problem() -> str:

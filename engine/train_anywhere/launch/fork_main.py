@@ -29,6 +29,7 @@ from train_anywhere import ENVIRON
 from train_anywhere.errors import listed
 from train_anywhere.files import ENGINE
 from train_anywhere.job.signals import end_with_parent
+from train_anywhere.launch.warm_rank import is_own, read_line
 from train_anywhere.monitor.ranks import GONE, process_state
 from train_anywhere.runs.lock import process_start
 
@@ -43,23 +44,8 @@ READ_AT_IMPORT = (
 READ_LATER = frozenset({"CUDA_VISIBLE_DEVICES", "PYTHONPATH", "PYTHONUNBUFFERED"})
 """Such variables that a fork may have other values of."""
 
-EXTRA_SOCKETS: list[socket.socket] = []
-"""Further sockets on which requests arrive. A module may add one for programs that forks start."""
-
-
-def read_line(connection: socket.socket) -> str:
-    """Read one line without its end. Empty if the peer has closed the connection."""
-    found = b""
-    while not found.endswith(b"\n"):
-        try:
-            seen = connection.recv(1 << 16, socket.MSG_PEEK)
-            part = connection.recv(seen.find(b"\n") + 1 or len(seen)) if seen else b""
-        except OSError:
-            return ""
-        if not part:
-            return ""
-        found += part
-    return found[:-1].decode(errors="surrogateescape")
+LISTENER: list[socket.socket] = []
+"""The socket on which requests arrive, in the server and in its forks."""
 
 
 def changed_at_import(environ: Mapping[str, str], before: Mapping[str, str]) -> list[str]:
@@ -69,29 +55,32 @@ def changed_at_import(environ: Mapping[str, str], before: Mapping[str, str]) -> 
 
 
 def _refusal(request: Mapping[str, Any], before: Mapping[str, str]) -> str:
-    """Return why a process of another job step gets no fork, or ""."""
-    if changed := changed_at_import(request["environ"], before):
-        return f"{listed(changed)} changed"
-    outside = not set(request["cpus"]) <= os.sched_getaffinity(0)
+    """Return why a process gets no fork, or ""."""
+    changed = {*changed_at_import(request["environ"], before)}
+    # a program that a fork starts has the variables that imports have set
+    if changed := changed & {*changed_at_import(request["environ"], os.environ)}:
+        return f"{listed(sorted(changed))} changed"
+    outside = not set(request.get("cpus", ())) <= os.sched_getaffinity(0)
     return "they have CPUs that are not those of the node's process" if outside else ""
 
 
-def serve(requests: socket.socket, before: Mapping[str, str]) -> dict[str, Any] | None:
-    """Fork for each request. Return it in a fork, and None in the server at the end.
+def serve(listener: socket.socket, before: Mapping[str, str]) -> dict[str, Any] | None:
+    """Fork for each request until the standard input ends. Return the request in a fork, and None in the server.
 
     A request with `cpus` comes from a process of another job step (`launch/warm_rank.py`): its fork is killed when that one ends.
     `before` is the environment before the imports.
     """
     children: dict[int, socket.socket] = {}
     tied: set[int] = set()
-    sockets, server = [requests, *EXTRA_SOCKETS], os.getpid()
-    reader, writer = os.pipe()
+    server, (reader, writer) = os.getpid(), os.pipe()
     os.set_blocking(writer, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writer)
     while True:
-        watched: list[Any] = [*sockets, reader, *(children[child] for child in tied)]
+        watched: list[Any] = [0, listener, reader, *(children[child] for child in tied)]
         ready = select.select(watched, [], [])[0]
+        if 0 in ready:
+            return None
         for child in [child for child in tied if children[child] in ready]:
             tied.remove(child)
             os.kill(child, signal.SIGKILL)
@@ -99,34 +88,34 @@ def serve(requests: socket.socket, before: Mapping[str, str]) -> dict[str, Any] 
             os.read(reader, 1 << 12)
             _report_exits(children)
             tied &= children.keys()
-        for source in set(ready) & {*sockets}:
-            _, passed, _, _ = socket.recv_fds(source, 1, 4)
-            if not passed:
-                return None
-            answers = socket.socket(fileno=passed[0])
-            request = json.loads(read_line(answers) or "null")
-            tie = bool(request and "cpus" in request)
-            if tie and (why := _refusal(request, before)):
+        if listener not in ready:
+            continue
+        answers, streams, child = listener.accept()[0], list[int](), -1
+        request: dict[str, Any] = {}
+        with suppress(OSError):  # the process has ended, or the system can't start another one
+            if is_own(answers):
+                streams += socket.recv_fds(answers, 1, 3)[1]
+                request = json.loads(read_line(answers) or "{}")
+            if request and (why := _refusal(request, before)):
                 answers.sendall(f"{why}\n".encode())
-                request = None
-            child = -1
-            with suppress(OSError):  # the system can't start another process
-                child = os.fork() if request else -1
-            if not child:
-                signal.set_wakeup_fd(-1)
-                for one in (*sockets, answers, *children.values()):
-                    one.close()
-                os.close(reader)
-                os.close(writer)
-                return {**request, "streams": passed[1:], "server": server}
-            for number in passed[1:]:
-                os.close(number)
-            if child > 0:
-                answers.sendall(f"{child}\n".encode())
-                children[child] = answers
-                tied |= {child} if tie else set()
-            else:
-                answers.close()
+            elif request:
+                child = os.fork()
+        if not child:
+            signal.set_wakeup_fd(-1)
+            for one in (listener, answers, *children.values()):
+                one.close()
+            os.close(reader)
+            os.close(writer)
+            return {**request, "streams": streams, "server": server}
+        for number in streams:
+            os.close(number)
+        if child < 0:
+            answers.close()
+            continue
+        with suppress(OSError):
+            answers.sendall(f"{child}\n".encode())
+        children[child] = answers
+        tied |= {child} if "cpus" in request else set()
 
 
 def _report_exits(children: dict[int, socket.socket]) -> None:
@@ -237,12 +226,13 @@ def run_program(words: list[str]) -> None:
 
 def main(number: int, modules: Sequence[str]) -> None:
     """Import the modules and serve requests on a socket. In a fork, run the program."""
-    requests, before = socket.socket(fileno=number), dict(os.environ)
+    LISTENER[:] = [socket.socket(fileno=number)]
+    before = dict(os.environ)
     for name in modules:
         importlib.import_module(name)
     imported = {name: value for name, value in os.environ.items() if before.get(name) != value}
     gc.collect()
     gc.freeze()
-    if (request := serve(requests, before)) is None:
+    if (request := serve(LISTENER[0], before)) is None:
         os._exit(0)  # nothing was opened
     run_program(set_up_fork(request, imported))

@@ -12,7 +12,7 @@ from pathlib import Path
 from train_anywhere.config.checks.strategy_table import LAUNCHERS
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import find_launcher
-from train_anywhere.distributed.layout import Layout, local_layout
+from train_anywhere.distributed.layout import SHARE, Layout, local_layout
 from train_anywhere.distributed.network.addresses import free_port, node_name
 from train_anywhere.errors import INTERRUPTED, NOT_FINITE, STOPPED, ConfigError, ProjectError
 from train_anywhere.features import Features
@@ -20,7 +20,6 @@ from train_anywhere.files import ROOT, with_engine
 from train_anywhere.files.atomic import open_file
 from train_anywhere.files.terminal.output import outlive_terminal, protect_output
 from train_anywhere.job.rank_process import SIGNALS
-from train_anywhere.job.share import SHARE
 from train_anywhere.job.signals import Signals
 from train_anywhere.job.supervisor import POLL_S, RankPlace, Supervisor
 from train_anywhere.launch.exits import follow_parent, rank_environment
@@ -47,11 +46,11 @@ LATE_IMPORTS = {
 """Modules that a run imports inside functions; hydra includes omegaconf, which Lightning imports too."""
 
 
-def fork_server(framework: str, ranks: int) -> ForkServer:
+def fork_server(framework: str, ranks: int, address: str = "") -> ForkServer:
     """Return a server that has imported what ranks and members of a sweep import."""
     own = (f"train_anywhere.training.{framework}.run", "train_anywhere.monitor.report.page", __name__)
     modules = (*own, *LATE_IMPORTS[framework])
-    return ForkServer(modules, {**os.environ, **_thread_variables(ranks)})
+    return ForkServer(modules, {**os.environ, **_thread_variables(ranks)}, address=address)
 
 
 def run_members(
@@ -156,14 +155,12 @@ class LocalRun(RankPlace):
         start: Start = self._server.start if self._server else subprocess.Popen
         started = [start(command, env=e, start_new_session=True) for e in environs]
         if self._server and not all(isinstance(process, ForkedProcess) for process in started):
-            why = self._server.why_not(environs[0])
-            print(f"The ranks start as new interpreters: {why}.", file=sys.stderr, flush=True)
+            why = f"The ranks start as new interpreters: {self._server.why_not}."
+            print(why, file=sys.stderr, flush=True)
             self._server.close()
             self._server = None  # that is printed once
-        if not self.retries:
-            return LocalRanks(started)
         # TensorFlow needs seconds to notice that a rank has ended
-        return LocalRanks(started, AGAIN_GRACE_S, self.run.checkpoints)
+        return LocalRanks(started, *((AGAIN_GRACE_S, self.run.checkpoints) if self.retries else ()))
 
     def close(self) -> None:
         """Stop the process from which the ranks were forked."""

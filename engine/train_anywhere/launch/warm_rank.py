@@ -14,9 +14,9 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TextIO
+from typing import Any
 
 from train_anywhere.files.root import ROOT
 
@@ -37,49 +37,66 @@ def is_own(connection: socket.socket) -> bool:
     return int(struct.unpack("3i", peer)[1]) == os.getuid()
 
 
-def connect() -> socket.socket | None:
-    """Connect to the node's process. Return None if it is late, or another user's."""
-    end = time.monotonic() + WAIT_S
-    while time.monotonic() < end:
+def read_line(connection: socket.socket) -> str:
+    """Read one line without its end. Empty if the peer has closed the connection."""
+    found = b""
+    while not found.endswith(b"\n"):
+        try:
+            seen = connection.recv(1 << 16, socket.MSG_PEEK)
+            part = connection.recv(seen.find(b"\n") + 1 or len(seen)) if seen else b""
+        except OSError:
+            return ""
+        if not part:
+            return ""
+        found += part
+    return found[:-1].decode(errors="surrogateescape")
+
+
+def connect(name: str | bytes, seconds: float) -> socket.socket | None:
+    """Connect to a process that forks. Return None if it does not listen in time, or is another user's."""
+    end = time.monotonic() + seconds
+    while True:
         connection = socket.socket(socket.AF_UNIX)
         with suppress(OSError):
-            connection.connect(address())
+            connection.connect(name)
             return connection if is_own(connection) else None
         connection.close()
+        if time.monotonic() >= end:
+            return None
         time.sleep(0.05)
-    return None
 
 
-def ask(command: list[str]) -> tuple[int, TextIO | None, str]:
-    """Ask for a fork. Return its process id and answers, or why there is none."""
-    if not (connection := connect()):
-        return 0, None, "no process of this node has imported the framework"
-    umask = os.umask(0o22)
+def request_fork(
+    connection: socket.socket, command: Sequence[str], environ: Mapping[str, str], cwd: str, streams: Sequence[int], **more: Any
+) -> str:  # fmt: skip
+    """Request a fork with these streams. Return its process id, or why there is none; the exit code follows in another line."""
+    umask = os.umask(0o22)  # it can be read only by setting another one
     os.umask(umask)
-    cpus, own = sorted(os.sched_getaffinity(0)), {"cwd": os.getcwd(), "umask": umask, "starter": os.getpid()}
-    request = {"command": command, "environ": {**os.environ}, "cpus": cpus, **own}
-    answers, answer = connection.makefile(), ""
+    own = {"cwd": cwd, "umask": umask, "starter": os.getpid(), **more}
+    request = json.dumps({"command": [*command], "environ": {**environ}, **own})
     with suppress(OSError):
-        socket.send_fds(connection, [b"."], [0, 1, 2])
-        connection.sendall(json.dumps(request).encode(errors="surrogateescape") + b"\n")
-        answer = answers.readline().strip()
-    if answer.isdigit():
-        return int(answer), answers, ""
-    return 0, None, answer or "its process has ended"
+        socket.send_fds(connection, [b"."], streams)
+        connection.sendall(request.encode(errors="surrogateescape") + b"\n")
+        return read_line(connection)
+    return ""
 
 
 def main(run: str) -> None:
     """Run the rank as a fork, and end as it does."""
     command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), "--run", run]
-    rank, answers, why = ask(command)
-    if answers is None:
+    why = "no process of this node has imported the framework"
+    if connection := connect(address(), WAIT_S):
+        cpus = sorted(os.sched_getaffinity(0))
+        answer = request_fork(connection, command, os.environ, os.getcwd(), [0, 1, 2], cpus=cpus)
+        why = answer or "its process has ended"
+    if not connection or not why.isdigit():
         if os.environ.get("SLURM_LOCALID") == "0":
             node = os.environ["SLURMD_NODENAME"]
             print(f"The ranks on {node} start as new interpreters: {why}.", file=sys.stderr, flush=True)
         os.execv(command[0], command)
     for number in SIGNALS:
-        signal.signal(number, lambda number, _: os.kill(rank, number))
-    code = int(answers.readline() or -signal.SIGKILL)
+        signal.signal(number, lambda number, _: os.kill(int(why), number))
+    code = int(read_line(connection) or -signal.SIGKILL)
     if code >= 0:
         os._exit(code)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank has left one, if any
