@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import time
+from contextlib import suppress
 
 STOPS = {"SIGUSR1": "USR1", "SIGTERM": "TERM", "SIGINT": "Ctrl-C", "INT": "Ctrl-C"}
 """Names of signals in messages, if they are other ones."""
@@ -50,4 +51,5 @@ class Signals:
 
 def end_with_parent() -> None:
     """Let Linux kill this process when its parent ends: option PR_SET_PDEATHSIG of prctl(2)."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    with suppress(AttributeError):  # a Mac
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)

@@ -1,6 +1,6 @@
 """Any program in place of a training: `python src/run.py -- script.py --its --arguments`.
 
-program_environment  the command, environment and process of a program, and the signal that asks it to stop
+program_environment  the command, environment and output of a program
 program_metrics      the numbers that the program writes, for metrics.csv, the progress and the best value
 run_program          one rank: starts the program, passes signals on, copies its files (files.copy_files), records how it ended
 

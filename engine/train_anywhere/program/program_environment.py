@@ -1,23 +1,14 @@
-"""The command, folder, environment and process of a program, and the signal to stop it.
+"""The command, folder, environment and output of a program."""
 
-The launcher's signal may reach the program too, or only this process: with `proctrack/cgroup` Slurm signals the tasks of a job step
-(https://slurm.schedmd.com/cgroup.conf.html, SignalChildrenProcesses), with other plugins all their descendants, Open MPI the process
-group of a rank, a terminal the group in its foreground. So a second child, which any signal ends, shows whether the program got it.
-"""
-
-import ctypes
 import os
 import pty
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import termios
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from contextlib import suppress
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -39,6 +30,7 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
 from train_anywhere.features import Features
 from train_anywhere.files import ROOT, with_engine
+from train_anywhere.job.signals import end_with_parent
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import ON
 
@@ -50,9 +42,6 @@ RANK_NAMES = (
     "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip
 """Variables that torchrun sets for each rank, besides those that start with TORCHELASTIC_."""
-
-SPREAD_S, VERDICT_S = 0.3, 5.0
-"""Seconds in which a launcher sends a signal to all processes, and in which USR1 follows a TERM if the job returns to the queue."""
 
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
@@ -86,7 +75,16 @@ def build_environment(config: Config, topology: Topology, run: RunDir, local: Pa
         environ |= {name: os.environ[name] for name in INTERFACES if name in os.environ}
     if config.cluster.scheduler == "none":  # a job's script has exported them
         environ |= Features.of(config).unset_variables(environ)
-    return environ | folder_variables(config, run, local, topology.rank, environ)
+    own = working_folder(config)
+    modules = [*([str(own)] if own else []), str(ROOT), *with_engine(environ)["PYTHONPATH"].split(os.pathsep)]
+    return environ | {
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(modules)),
+        "TRAIN_RUN": str(run.path),
+        "TRAIN_LOCAL_CHECKPOINTS": str(local or run.checkpoints),
+        "TRAIN_PERSISTENT_CHECKPOINTS": str(run.checkpoints),
+        "TRAIN_TENSORBOARD": str(run.tensorboard),
+        "TRAIN_METRICS": os.devnull if topology.rank else str(run.path / "metrics.jsonl"),
+    }
 
 
 def rank_variables(topology: Topology) -> dict[str, str]:
@@ -152,23 +150,6 @@ def launcher_arguments(topology: Topology, devices: int, command: list[str]) -> 
     return [*command[:at], *added, *command[at:]]
 
 
-def folder_variables(
-    config: Config, run: RunDir, local: Path | None, rank: int, environ: dict[str, str]
-) -> dict[str, str]:
-    """Return the folders of the project and of the run. Only rank 0 has a file of metrics."""
-    own = working_folder(config)
-    before = with_engine(environ)["PYTHONPATH"].split(os.pathsep)
-    modules = [*([str(own)] if own else []), str(ROOT), *before]
-    return {
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(modules)),
-        "TRAIN_RUN": str(run.path),
-        "TRAIN_LOCAL_CHECKPOINTS": str(local or run.checkpoints),
-        "TRAIN_PERSISTENT_CHECKPOINTS": str(run.checkpoints),
-        "TRAIN_TENSORBOARD": str(run.tensorboard),
-        "TRAIN_METRICS": os.devnull if rank else str(run.path / "metrics.jsonl"),
-    }
-
-
 def working_folder(config: Config) -> Path | None:
     """Return the program's folder, or its copy in the code of a job. None: the current one."""
     if config.program.folder:
@@ -193,95 +174,7 @@ def build_command(config: Config, environ: dict[str, str], topology: Topology, a
     return [*([sys.executable, "-u"] if is_python(name) else []), str(locate(program, name)), *arguments]
 
 
-class ProgramProcess:
-    """A started program.
-
-    Args:
-        alone: it stays in the process group of this process. Where this one prints on a terminal, it does so on one of the same size.
-        folder: its working folder; None: that of this process.
-        ignored: the signals that it ignores from the start. What this process ignores for itself is not ignored by the program.
-
-    Raises:
-        OSError: it can't be started.
-    """
-
-    def __init__(
-        self,
-        command: Sequence[str],
-        environ: Mapping[str, str],
-        alone: bool,
-        folder: Path | None = None,
-        ignored: Collection[int] = (),
-    ) -> None:
-        self._sent = set[int]()
-        # in a terminal only processes of its foreground group may read
-        self._group = -1 if alone or os.isatty(0) else 0
-        # both are one if they go to the same place, which keeps their order
-        numbers = (1,) if alone and os.path.sameopenfile(1, 2) else (1, 2)
-        pairs = [_open_output(number) if alone and os.isatty(number) else os.pipe() for number in numbers]
-        self.outputs = [pair[0] for pair in pairs]
-        # it ends with this process, which closes its input
-        self._witness = subprocess.Popen(
-            ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=self._group
-        )
-        try:
-            self.child = subprocess.Popen(
-                command, env=environ, cwd=folder, stdout=pairs[0][1], stderr=pairs[-1][1], process_group=self._group,
-                preexec_fn=partial(_prepare, ignored),
-            )  # fmt: skip
-        except OSError:
-            self.close()
-            raise
-        finally:
-            for _, written in pairs:
-                os.close(written)
-        self._early = self._witness.poll() is not None  # by a signal that may have come before the program
-
-    def choose_signal(self, received: Mapping[str, float], waits: bool) -> int | None:
-        """Return the signal that is due for the program, or None.
-
-        Each is due a moment after it has come, the same on all ranks, because the launcher may still be sending it to other processes.
-
-        Args:
-            received: signals of this process, and when they came, see `job/rank_process.py`.
-            waits: Slurm may have sent TERM, at a cancel or at a preemption, at which the job sends USR1 too.
-        """
-        late = VERDICT_S if waits and self.handles(signal.SIGUSR1) else 0.0
-        for name, after in (("SIGINT", 0.0), ("SIGUSR1", 0.0), ("SIGTERM", late)):
-            due = name in received and time.monotonic() >= received[name] + SPREAD_S + after
-            if due and (not self._sent or (name == "SIGTERM" and signal.SIGTERM not in self._sent)):
-                number = signal.Signals[name]
-                return signal.SIGTERM if name == "SIGUSR1" and not self.handles(number) else number
-        return None
-
-    def handles(self, number: int) -> bool:
-        """Return whether the program has a handler for a signal, as /proc shows."""
-        with suppress(OSError):
-            status = Path(f"/proc/{self.child.pid}/status").read_text(errors="replace")
-            if found := re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.M):
-                return bool(int(found[1], 16) >> (number - 1) & 1)
-        return False
-
-    def pass_on(self, number: int) -> None:
-        """Send a signal, unless the program has got it, or TERM, at the same time as this process."""
-        self._sent.add(number)
-        if self._early or -(self._witness.poll() or 0) not in (number, signal.SIGTERM):
-            self.child.send_signal(number)
-
-    def kill(self) -> None:
-        """Kill the program, and the processes that it has started if it does not run in a terminal."""
-        if self._group == 0 and self.child.poll() is None:
-            os.killpg(self.child.pid, signal.SIGKILL)
-        else:
-            self.child.kill()
-
-    def close(self) -> None:
-        """End the second child."""
-        self._witness.kill()
-        self._witness.communicate()
-
-
-def _open_output(number: int) -> tuple[int, int]:
+def open_output(number: int) -> tuple[int, int]:
     """Open a terminal like the one of a descriptor, for the progress bars of a program whose output is kept: to read, to write."""
     read, written = pty.openpty()
     with suppress(termios.error):
@@ -292,11 +185,11 @@ def _open_output(number: int) -> tuple[int, int]:
     return read, written
 
 
-def _prepare(ignored: Collection[int]) -> None:
+def prepare_child(ignored: Collection[int]) -> None:
+    """Let the program ignore these signals, and no other ones, and end with this process."""
     for number in signal.valid_signals():
         if number in ignored:
             signal.signal(number, signal.SIG_IGN)
         elif signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, man 2 prctl
+    end_with_parent()

@@ -8,6 +8,8 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +54,7 @@ class ProgramMetrics:
         self._pattern = re.compile(config.program.metrics) if config.program.metrics else None
         self.pattern = ""
         self._printed: deque[str] = deque()
-        self._rest: dict[str, bytes] = {}
+        self._rest: dict[int, bytes] = {}
         self._file, self._at = run.path / "metrics.jsonl", 0
         with suppress(OSError):  # of an earlier attempt
             self._at = self._file.stat().st_size
@@ -65,7 +67,7 @@ class ProgramMetrics:
         self._observers = Observers(Features.of(config).observers(rank))
         self._live = Live(run.path, self._state, lambda: process.heartbeat.beat)
 
-    def feed(self, stream: str, data: bytes) -> None:
+    def feed(self, stream: int, data: bytes) -> None:
         """Take printed bytes. Another thread calls it for each stream."""
         if not self.pattern and (found := LOSS.search(data)):
             step, loss = (word and word.decode() for word in found.groups())
@@ -150,29 +152,27 @@ class ProgramMetrics:
     def _read_printed(self) -> Iterator[dict[str, Any]]:
         assert self._pattern or not self._printed
         while self._printed and self._pattern:
+            row: dict[str, float] = {}
             if found := self._pattern.search(self._printed.popleft()):
-                row = {name.replace("__", "/"): _number(text) for name, text in found.groupdict().items()}
-                yield {name: value for name, value in row.items() if value is not None}
+                for name, text in found.groupdict().items():
+                    with suppress(ValueError):
+                        row[name.replace("__", "/")] = float((text or "").replace(",", ""))
+                yield row
 
     def _read_events(self) -> Iterator[dict[str, Any]]:
         """Yield a row for consecutive scalars of a step. A subfolder starts their names."""
         folder = self._process.run.tensorboard
         for path in sorted(folder.rglob("events.out.tfevents.*")):
             prefix = f"{path.parent.relative_to(folder)}/".replace("validation/", "val/").removeprefix("./")
-            row: dict[str, Any] = {}
-            for step, tag, value in self._read_scalars(path):
-                if row and row["step"] != step:
-                    yield row
-                    row = {}
-                row |= {"step": step, f"{prefix}{tag}": value}
-            if row:
-                yield row
+            for step, found in groupby(self._read_scalars(path), key=itemgetter(0)):
+                yield {"step": step, **{f"{prefix}{tag}": value for _, tag, value in found}}
 
     def _read_scalars(self, path: Path) -> Iterator[tuple[int, str, float]]:
         """Yield step, tag and value of the complete new records: length, checksum, event, checksum."""
         data = _read_new(path, self._events.get(path, 0))
         try:
             from tensorboard.compat.proto.event_pb2 import Event
+            from tensorboard.util.tensor_util import make_ndarray
         except ImportError:
             return
         at = 0
@@ -185,7 +185,9 @@ class ProgramMetrics:
                 event.ParseFromString(data[at + 12 : at + 12 + length])
             at += 16 + length
             for value in event.summary.value:
-                number = value.simple_value if value.HasField("simple_value") else _scalar(value.tensor)
+                number = value.simple_value if value.HasField("simple_value") else None
+                with suppress(Exception):  # TensorFlow 2 writes tensors; some have several numbers, or text
+                    number = float(make_ndarray(value.tensor).item()) if number is None else number
                 if number is not None:
                     yield event.step, value.tag, number
         self._events[path] = self._events.get(path, 0) + at
@@ -209,18 +211,3 @@ def _read_new(path: Path, at: int) -> bytes:
         file.seek(at)
         return file.read()
     return b""
-
-
-def _number(text: str | None) -> float | None:
-    with suppress(TypeError, ValueError):
-        return float(str(text).replace(",", ""))
-    return None
-
-
-def _scalar(tensor: Any) -> float | None:
-    """Return the only number of a tensor, as TensorFlow 2 writes scalars, else None."""
-    from tensorboard.util.tensor_util import make_ndarray
-
-    with suppress(Exception):  # several numbers, or text
-        return float(make_ndarray(tensor).item())
-    return None

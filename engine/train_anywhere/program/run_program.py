@@ -1,15 +1,22 @@
-"""One rank of a program: start it, show its output, pass signals on, record how it ended."""
+"""One rank of a program: start it, show its output, pass signals on, record how it ended.
+
+The launcher's signal may reach the program too, or only this process: with `proctrack/cgroup` Slurm signals the tasks of a job step
+(https://slurm.schedmd.com/cgroup.conf.html, SignalChildrenProcesses), with other plugins all their descendants, Open MPI the process
+group of a rank, a terminal the group in its foreground. So a second child, which any signal ends, shows whether the program got it.
+"""
 
 import math
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from select import select
 from typing import IO
 
@@ -30,9 +37,10 @@ from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.job.rank_process import RankProcess
 from train_anywhere.monitor.report import write_run_report
 from train_anywhere.program.program_environment import (
-    ProgramProcess,
     build_command,
     build_environment,
+    open_output,
+    prepare_child,
     working_folder,
 )
 from train_anywhere.program.program_metrics import ProgramMetrics
@@ -44,9 +52,6 @@ from train_anywhere.runs.summary import describe_error, find_nonfinite_loss
 POLL_S, RECORD_S = 0.2, 10.0
 """Seconds between two looks at the program, and two records of the time."""
 
-OTHERS_S = 5.0
-"""A rank that fails waits so long for the signal, or the failure of another rank, that may be the reason."""
-
 WRITING_S = 5.0
 """A program that the signal would end, and that is writing a file, may complete it for so long."""
 
@@ -55,6 +60,12 @@ MOST_BYTES, REST_S, LINE_ENDS = 2**16, 0.1, (b"\n", b"\r")
 
 STOP_SHARE = 0.8
 """Share of `cluster.signal_seconds` after which a program that ignores the signal is killed, so that its files can be copied."""
+
+SPREAD_S, VERDICT_S = 0.3, 5.0
+"""Seconds in which a launcher sends a signal to all processes, and in which USR1 follows a TERM if the job returns to the queue."""
+
+OTHERS_S = 5.0
+"""A rank that fails waits so long for the signal, or the failure of another rank, that may be the reason."""
 
 
 def run_program(config: Config, process: RankProcess) -> int:
@@ -83,7 +94,7 @@ def run_program(config: Config, process: RankProcess) -> int:
         environ = build_environment(config, topology, run, local)
         every = config.checkpoint.every_n_seconds or EVERY_S
         copier = Copier(local, run.checkpoints, every) if local else None
-        code = _RunningProgram(config, process, environ, copier, metrics).wait()
+        code = ProgramProcess(config, process, environ, copier, metrics).wait()
         code = 128 - code if code < 0 else code
         _copy_the_rest(copier, place, killed=code > 128)
     except BaseException as error:
@@ -133,41 +144,11 @@ def _copy_the_rest(copier: Copier | None, place: OwnedFolder | None, killed: boo
         remove(place)
 
 
-def started_before(run: RunDir, process: RankProcess) -> bool:
-    """Return whether this is not the first start of the run, the same on all ranks.
+class ProgramProcess:
+    """The started program of this rank, with its output, the copies of its files, and its metrics.
 
-    The first start leaves its name. A single process has no other rank to agree with, and its starts may have the same name.
+    A single process stays in the process group of this one, and prints on a terminal like this one's. Raises ProjectError.
     """
-    if process.topology.world_size == 1:
-        return len(run.read_info().get(ATTEMPTS) or []) > 1
-    file, name = run.monitor / "first_start", f"{attempts.launch_id()} {os.environ.get('MASTER_PORT')}"
-    with suppress(OSError):
-        make_folder(run.monitor)
-        if not file.exists():
-            write_atomic(file, name)
-        return read_text(file) != name
-    return False
-
-
-def _start(config: Config, process: RankProcess, environ: dict[str, str], alone: bool) -> ProgramProcess:
-    """Start the program, again if an earlier start has left a checkpoint. Raises ProjectError."""
-    again = started_before(process.run, process) and any(process.run.checkpoints.iterdir())
-    by_user = process.topology.launched_by == "none" and "TRAIN_PARENT" not in ENVIRON
-    command = build_command(config, environ, process.topology, again)
-    try:
-        return ProgramProcess(command, environ, alone, working_folder(config), IGNORED if by_user else ())
-    except OSError as error:  # such as a first line that names no interpreter
-        name = config.program.command[0]
-        raise ProjectError(
-            f"{name} can't be started ({error.strerror}): does its first line name an interpreter that is "
-            "installed here, such as #!/bin/bash?"
-            if "/" in name
-            else f"{name} can't be started ({error.strerror}): is it installed in this environment ({sys.prefix})?"
-        ) from error
-
-
-class _RunningProgram:
-    """The started program of this rank, with its output, the copies of its files, and its metrics. Raises ProjectError."""
 
     def __init__(
         self,
@@ -178,15 +159,50 @@ class _RunningProgram:
         metrics: ProgramMetrics | None,
     ) -> None:
         self.process, self.copier, self.metrics = process, copier, metrics
+        topology, in_job = process.topology, attempts.running_job() is not None
         # a single process keeps a terminal: for progress bars, and for a debugger
-        self._alone = process.topology.world_size == 1 and (attempts.running_job() is None or os.isatty(1))
-        self.program = _start(config, process, environ, self._alone)
-        self._output = _Output(self.program.outputs, metrics)
+        self._alone = alone = topology.world_size == 1 and (not in_job or os.isatty(1))
+        # in a terminal only processes of its foreground group may read
+        self._group = -1 if alone or os.isatty(0) else 0
+        self._patience = STOP_SHARE * (config.cluster.signal_seconds or SIGNAL_S) if in_job else 60.0
+        self._sent, self._heard, self._recorded = set[int](), threading.Event(), time.monotonic()
+        again = _started_before(process) and any(process.run.checkpoints.iterdir())
+        command = build_command(config, environ, topology, again)
+        # what this process ignores for itself is not ignored by the program
+        ignored = IGNORED if topology.launched_by == "none" and "TRAIN_PARENT" not in ENVIRON else ()
+        # both are one if they go to the same place, which keeps their order
+        numbers = (1,) if alone and os.path.sameopenfile(1, 2) else (1, 2)
+        pairs = [open_output(number) if alone and os.isatty(number) else os.pipe() for number in numbers]
+        # it ends with this process, which closes its input
+        self._witness = subprocess.Popen(
+            ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=self._group
+        )
+        try:
+            self.child = subprocess.Popen(
+                command, env=environ, cwd=working_folder(config), stdout=pairs[0][1], stderr=pairs[-1][1],
+                process_group=self._group, preexec_fn=partial(prepare_child, ignored),
+            )  # fmt: skip
+        except OSError as error:  # such as a first line that names no interpreter
+            self._close()
+            name = config.program.command[0]
+            raise ProjectError(
+                f"{name} can't be started ({error.strerror}): does its first line name an interpreter that is "
+                "installed here, such as #!/bin/bash?"
+                if "/" in name
+                else f"{name} can't be started ({error.strerror}): is it installed in this environment ({sys.prefix})?"
+            ) from error
+        finally:
+            for _, written in pairs:
+                os.close(written)
+        self._early = self._witness.poll() is not None  # by a signal that may have come before the program
+        self._threads = [
+            threading.Thread(target=self._copy_output, args=(read, target.buffer), daemon=True)
+            for (read, _), target in zip(pairs, (sys.stdout, sys.stderr), strict=False)
+        ]
+        for thread in self._threads:
+            thread.start()
         if copier:
             copier.start()
-        seconds = config.cluster.signal_seconds or SIGNAL_S
-        self._patience = STOP_SHARE * seconds if attempts.running_job() else 60.0
-        self._recorded = time.monotonic()
 
     def wait(self) -> int:
         """Wait for the end of the program, and return its exit code, negative for a signal.
@@ -194,40 +210,50 @@ class _RunningProgram:
         Raises NotFiniteError: its loss is nan or inf, and `trainer.detect_nan` is stop; the program has ended.
         """
         self.process.heartbeat.enter("program")
-        child = self.program.child
         try:
             while True:
                 with suppress(subprocess.TimeoutExpired):
-                    child.wait(POLL_S)
+                    self.child.wait(POLL_S)
                     break
                 self._observe()
                 self._pass_signal()
-            self._output.finish()
+            for thread in self._threads:
+                thread.join(OTHERS_S)  # processes left behind may keep the pipe open
+            end_log_line()
             if self.metrics:
                 self.metrics.read(last=True)
         except KeyboardInterrupt:  # the second Ctrl-C
             self._kill()
         except NotFiniteError:
-            self.program.pass_on(signal.SIGTERM)
+            self._send(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
-                child.wait(WRITING_S)
+                self.child.wait(WRITING_S)
             self._kill()
             raise
         finally:
-            self.program.close()
+            self._close()
         self.process.heartbeat.enter("end")
-        return child.returncode
+        return self.child.wait()
 
-    def _kill(self) -> None:
-        self.program.kill()
-        self.program.child.wait()
+    def _copy_output(self, source: int, target: IO[bytes]) -> None:
+        while data := _read(source):
+            # the end of the line, which another rank would else interrupt
+            while len(data) < MOST_BYTES and data[-1:] not in LINE_ENDS:
+                if not (select([source], [], [], REST_S)[0] and (rest := _read(source))):
+                    break
+                data += rest
+            self._heard.set()
+            if self.metrics:
+                self.metrics.feed(source, data)
+            target.write(data)
+            target.flush()
 
     def _observe(self) -> None:
         """Beat for the program, and record its metrics and its time."""
         now = time.monotonic()
-        if self._output.heard.is_set() or self._alone:
+        if self._heard.is_set() or self._alone:
             self.process.heartbeat.pulse()
-        self._output.heard.clear()
+        self._heard.clear()
         if self.metrics:
             self.metrics.read()
         if self.process.recorder and now - self._recorded > RECORD_S:
@@ -235,57 +261,88 @@ class _RunningProgram:
             self._recorded = now
 
     def _pass_signal(self) -> None:
+        """Send the signal that is due, and kill a program that ignores it."""
         received = self.process.stop.received
         waited = time.monotonic() - min(received.values(), default=math.inf)
-        number = self.program.choose_signal(received, waits=self.process.topology.launched_by == "srun")
+        number = self._choose_signal()
         if number is None and waited <= self._patience:
             return
-        writing = self.copier.find_open(self.program.child.pid) if self.copier else None
+        writing = self.copier.find_open(self.child.pid) if self.copier else None
         # a program that the signal ends may first complete the file that it is writing
         patience = min(WRITING_S, self._patience / 2)
-        if number and writing and waited <= patience and not self.program.handles(number):
+        if number and writing and waited <= patience and not self._handles(number):
             return
         if self.copier:
             self.copier.open = writing
         if number:
-            self.program.pass_on(number)
+            self._send(number)
         else:
             why = "the program ignores the signal: killing it, to copy its files in time."
             print(why, file=sys.stderr, flush=True)
-            self.program.kill()
+            self._kill(wait=False)
             self._patience = math.inf
 
+    def _choose_signal(self) -> int | None:
+        """Return the signal that is due for the program, or None.
 
-class _Output:
-    """The output of the program, copied to that of this process; `heard` is set by each part."""
+        Each is due a moment after it has come, the same on all ranks, because the launcher may still be sending it to other processes.
+        """
+        received = self.process.stop.received
+        # Slurm may have sent TERM, at a cancel or at a preemption, at which the job sends USR1 too
+        waits = self.process.topology.launched_by == "srun" and self._handles(signal.SIGUSR1)
+        for name, after in (("SIGINT", 0.0), ("SIGUSR1", 0.0), ("SIGTERM", VERDICT_S if waits else 0.0)):
+            due = name in received and time.monotonic() >= received[name] + SPREAD_S + after
+            if due and (not self._sent or (name == "SIGTERM" and signal.SIGTERM not in self._sent)):
+                number = signal.Signals[name]
+                return signal.SIGTERM if name == "SIGUSR1" and not self._handles(number) else number
+        return None
 
-    def __init__(self, sources: Sequence[int], metrics: ProgramMetrics | None) -> None:
-        self.heard, self._metrics = threading.Event(), metrics
-        self._threads = [
-            threading.Thread(target=self._copy, args=(source, target.buffer), daemon=True)
-            for source, target in zip(sources, (sys.stdout, sys.stderr), strict=False)
-        ]
-        for thread in self._threads:
-            thread.start()
+    def _handles(self, number: int) -> bool:
+        """Return whether the program has a handler for a signal, as /proc shows."""
+        with suppress(OSError):
+            status = Path(f"/proc/{self.child.pid}/status").read_text(errors="replace")
+            if found := re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.M):
+                return bool(int(found[1], 16) >> (number - 1) & 1)
+        return False
 
-    def finish(self) -> None:
-        """Wait for the last output. Processes left behind may keep the pipe open."""
-        for thread in self._threads:
-            thread.join(OTHERS_S)
-        end_log_line()
+    def _send(self, number: int) -> None:
+        """Send a signal, unless the program has got it, or TERM, at the same time as this process."""
+        self._sent.add(number)
+        if self._early or -(self._witness.poll() or 0) not in (number, signal.SIGTERM):
+            self.child.send_signal(number)
 
-    def _copy(self, source: int, target: IO[bytes]) -> None:
-        while data := _read(source):
-            # the end of the line, which another rank would else interrupt
-            while len(data) < MOST_BYTES and data[-1:] not in LINE_ENDS:
-                if not (select([source], [], [], REST_S)[0] and (rest := _read(source))):
-                    break
-                data += rest
-            self.heard.set()
-            if self._metrics:
-                self._metrics.feed(target.name if hasattr(target, "name") else str(id(target)), data)
-            target.write(data)
-            target.flush()
+    def _kill(self, wait: bool = True) -> None:
+        """Kill the program, and the processes that it has started if it does not run in a terminal."""
+        if self._group == 0 and self.child.poll() is None:
+            os.killpg(self.child.pid, signal.SIGKILL)
+        else:
+            self.child.kill()
+        if wait:
+            self.child.wait()
+
+    def _close(self) -> None:
+        """End the second child."""
+        self._witness.kill()
+        self._witness.communicate()
+
+
+def _started_before(process: RankProcess) -> bool:
+    """Return whether this is not the first start of the run, the same on all ranks.
+
+    The first start leaves its name. A single process has no other rank to agree with, and its starts may have the same name.
+    """
+    if process.topology.world_size == 1:
+        return len(process.run.read_info().get(ATTEMPTS) or []) > 1
+    file, name = (
+        process.run.monitor / "first_start",
+        f"{attempts.launch_id()} {os.environ.get('MASTER_PORT')}",
+    )
+    with suppress(OSError):
+        make_folder(file.parent)
+        if not file.exists():
+            write_atomic(file, name)
+        return read_text(file) != name
+    return False
 
 
 def _read(source: int) -> bytes:
