@@ -310,7 +310,7 @@ def test_a_node_that_slurm_took_out_of_the_job_is_not_waited_for(monkeypatch, li
     monkeypatch.setenv("TRAIN_JOB", "7")
     options = {
         "run": Path("/run"), "scheduler": "slurm", "fewest": 1, "counts": (), "program": False, "signal_seconds": 0,
-        "inside": "", "slot": None,
+        "inside": "", "slot": None, "export": "",
     }  # fmt: skip
     job = JobRanks(argparse.Namespace(**options, retries=0, requeue=True, restarts=0), Signals(), print)
     job.steps.hosts, found = ["node1", "node2", "node3"], list[str]()
@@ -323,7 +323,13 @@ def test_a_signal_while_slurm_does_not_answer_shortens_the_wait(monkeypatch: pyt
     """The time after the warning counts from the warning, not from the first failure."""
     reader, writer = os.pipe()
     options = argparse.Namespace(
-        run=Path("/run"), scheduler="slurm", fewest=None, program=False, signal_seconds=0, inside=""
+        run=Path("/run"),
+        scheduler="slurm",
+        fewest=None,
+        program=False,
+        signal_seconds=0,
+        inside="",
+        export="",
     )
     queue = requeue.JobQueue(NodeSteps(options), Signals(reader))
     calls = []

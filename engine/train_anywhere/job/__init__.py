@@ -10,7 +10,6 @@ batch_job        a job: its nodes, its launcher, commands next to it
 requeue          the requests of a job to Slurm's queue, and the end of a job whose supervisor was killed
 running_ranks    its launcher while it runs, job steps next to it, and the rank that was killed first
 packed_members   several members of a sweep in one job, each with a supervisor of its own
-share            the CPUs and the GPU of such a member
 rank_process     what a rank's process has besides the configuration, and its signals
 start.sh         what the batch script sources: signals, and the start of the supervisor
 clean.sh         removes variables that an earlier launcher or job has left in the submitting shell

@@ -34,7 +34,7 @@ def main(words: list[str]) -> int:
     from train_anywhere.job.packed_members import supervise_members
 
     if options.members and not options.not_started:
-        code = supervise_members(options, words[3:])
+        code = supervise_members(options)
     else:
         code = supervise_job(options, lambda group: print(f"ranks {group}", file=answers))
     sys.stdout.flush()

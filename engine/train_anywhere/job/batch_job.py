@@ -78,16 +78,9 @@ class JobRanks(RankPlace):
         self._idle: tuple[str, ...] = ()
         self._warm: subprocess.Popen[bytes] | None = None
         self._warm_hosts: list[str] = []
-        self._parent = os.getppid()
         self._given_port = os.environ.get("MASTER_PORT", "")
         counted = os.environ.get("SLURM_RESTART_COUNT") or 0 if self.steps.slurm else 0
         self._restarts = int(counted if options.restarts is None else options.restarts) + (options.slot or 0)
-
-    def explain(self, name: str) -> str:
-        """Return USR1 if this job will return to the queue after a signal, else TERM."""
-        return self.queue.explain(name)
-
-    # --- the nodes
 
     def list_hosts(self) -> list[str]:
         """Return the nodes of this job. Raises Stopped if a signal came while Slurm did not answer."""
@@ -200,13 +193,25 @@ class JobRanks(RankPlace):
         print(f"{why}: the ranks meet at port {port}.", flush=True)
         return port
 
-    # --- the ranks
+    def explain(self, name: str) -> str:
+        """Return USR1 if this job will return to the queue after a signal, else TERM."""
+        return self.queue.explain(name)
 
     def start(self, number: int) -> RankLauncher:
         """Start the launcher of the ranks, and what runs next to them. Raises Stopped."""
         self._place_ranks(number)
         self._nodes, self.launcher_killed = None, False
-        process = spawn(fill(self._warm_command(number), self._placeholders()), self.environ)
+        ranks = self.options.uneven or self.options.ranks * len(self.steps.hosts)
+        placeholders = {
+            "name": [self.run.id],
+            "nodes": [str(len(self.steps.hosts))],
+            "nodelist": [",".join(self.steps.hosts)],
+            "ranks": [str(ranks)],
+            "hosts": [self.environ["TRAIN_HOSTS"]],
+            "exports": [w for name in self.steps.exports() for w in ("-x", name)],
+            "names": self.steps.names_in_container(),
+        }
+        process = spawn(fill(self._warm_command(number), placeholders), self.environ)
         self.report_launcher(process.pid)  # before anything else, so that the script can end it
         return RankLauncher(self, process)
 
@@ -214,11 +219,6 @@ class JobRanks(RankPlace):
         """Stop ranks whose launcher was killed."""
         self.launcher_killed = True
         stop_ranks(self.queue, group)
-
-    def is_lost(self) -> bool:
-        """Return whether the batch script, which would end this job, was killed: this process then has another parent."""
-        self.queue.stay_away()
-        return os.getppid() != self._parent
 
     def _warm_command(self, number: int) -> list[str]:
         """Return the command of the ranks, as forks if they may start again."""
@@ -234,11 +234,12 @@ class JobRanks(RankPlace):
         if self._warm and self._warm.poll() is not None and self._warm_hosts == self.steps.hosts:
             return list(o.command)  # it does not start on these nodes, or has ended
         if not self._warm or self._warm.poll() is not None:
-            kept = ["--cpu-bind=none", *(["--no-kill"] if o.no_kill else [])]
+            kept, self._warm_hosts = (
+                ["--cpu-bind=none", *(["--no-kill"] if o.no_kill else [])],
+                [*self.steps.hosts],
+            )
             node = self.steps.in_container("-m", "train_anywhere.launch.warm_node", rank[-1])
-            step, self._warm_hosts = self.steps.each_node(node, kept), [*self.steps.hosts]
-            quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
-            self._warm = spawn(step, self.steps.whole_environment(), stdin=pipe, stderr=quiet)
+            self._warm = self.steps.spawn_on_each_node(node, kept, subprocess.DEVNULL)
         return [*before, "-m", "train_anywhere.launch.warm_rank", rank[-1]]
 
     def close(self) -> None:
@@ -250,19 +251,6 @@ class JobRanks(RankPlace):
             except subprocess.TimeoutExpired:
                 self._warm.terminate()
 
-    def _placeholders(self) -> dict[str, list[str]]:
-        """Return the words for `{nodes}` and the other placeholders of a command."""
-        ranks = self.options.uneven or self.options.ranks * len(self.steps.hosts)
-        return {
-            "name": [self.run.id],
-            "nodes": [str(len(self.steps.hosts))],
-            "nodelist": [",".join(self.steps.hosts)],
-            "ranks": [str(ranks)],
-            "hosts": [self.environ["TRAIN_HOSTS"]],
-            "exports": [w for name in self.steps.exports() for w in ("-x", name)],
-            "names": self.steps.names_in_container(),
-        }
-
     def in_container(self, *words: str) -> list[str]:
         """Return a command of the ranks' Python, inside the container if there is one."""
         return self.steps.in_container(*words)
@@ -272,7 +260,7 @@ class JobRanks(RankPlace):
         if not self.steps.slurm:
             return
         self.list_hosts()
-        process = spawn(self.steps.each_node(command), self.steps.whole_environment())
+        process = self.steps.spawn_on_each_node(command)
         while process.poll() is None:
             self.signals.wait(0.1)
             if self.signals.requested:

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from train_anywhere.distributed import programs
 from train_anywhere.errors import STOPPED, CheckpointError, SchedulerError
-from train_anywhere.files.atomic import make_folder, read_text, write_atomic
+from train_anywhere.files.atomic import make_folder, try_read, write_atomic
 from train_anywhere.job.running_ranks import NodeSteps, log_size, read_log
 from train_anywhere.job.signals import Signals
 from train_anywhere.job.supervisor import Supervisor
@@ -29,11 +29,8 @@ VERDICT_S = 2.0
 LOOK_S = 2.0
 """Seconds between two looks whether the program has requeued a cancelled job."""
 
-PERSIST_S = 300.0
-"""Seconds in which a Slurm that does not answer is asked again."""
-
-PAUSE_S = 5.0
-"""Seconds between two of these calls. A signal ends the pause."""
+PERSIST_S, PAUSE_S = 300.0, 5.0
+"""Seconds in which a Slurm that does not answer is asked again, and between two of these calls. A signal ends the pause."""
 
 ANSWER_S = 30.0
 """Seconds for a node, or for one call of Slurm's programs, to answer."""
@@ -122,9 +119,13 @@ class JobQueue:
         """Requeue this job, without the nodes that failed twice."""
         # the requeue sends TERM to all processes of this script
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        job, back = self.steps.environ["TRAIN_JOB"], list[str]()
+        job, back = self.steps.environ["TRAIN_JOB"], False
+        preempted = supervisor.read_info().get("state") == "preempted" and not supervisor.hung
+        saved = preempted and try_read(supervisor.run.checkpoints / "newest").strip()
+        how = " with a checkpoint saved" if saved else " without a new checkpoint"
 
         def requeue() -> bool:
+            nonlocal back
             shown = self.ask("scontrol", "show", "job", job)
             if shown is None:
                 return False
@@ -132,8 +133,8 @@ class JobQueue:
             if "JobState=RUNNING" not in shown or "BatchFlag=0" in shown:
                 return True
             if not back:
-                back.append(self._describe_stop(supervisor))
-                print(f"Stopped{back[0]}: back to the queue.", flush=True)
+                back = True
+                print(f"Stopped{'' if self.options.program else how}: back to the queue.", flush=True)
             return self.ask("scontrol", "requeue", job) is not None
 
         if self.persist(requeue) and back and (bad := read_bad_nodes(self.steps.run)):
@@ -141,15 +142,6 @@ class JobQueue:
             names = ",".join([*filter(None, [self.options.exclude]), *bad])
             change = ["scontrol", "update", f"JobId={job}", f"ExcNodeList={names}"]
             self.persist(lambda: self.ask(*change) is not None, " ".join(change))
-
-    def _describe_stop(self, supervisor: Supervisor) -> str:
-        if self.options.program:
-            return ""
-        with suppress(OSError, ValueError):
-            preempted = supervisor.read_info().get("state") == "preempted" and not supervisor.hung
-            if preempted and read_text(supervisor.run.checkpoints / "newest").strip():
-                return " with a checkpoint saved"
-        return " without a new checkpoint"
 
     def ask(self, *command: str) -> str | None:
         """Return the output of one of Slurm's programs, or None if it fails, which is printed."""
@@ -169,9 +161,8 @@ class JobQueue:
             own, this = os.path.realpath(self.steps.run.path / "job.sbatch"), self.steps.environ["TRAIN_JOB"]
             return [job for job, _, script in rows if job != this and os.path.realpath(script) == own]
         found = []
-        with suppress(OSError, ValueError):
-            known = (job for job in read_text(self.steps.run.jobs).split() if re.fullmatch(JOB_ID, job))
-            for job in (job for job in known if job != running_job()):
+        for job in try_read(self.steps.run.jobs).split():
+            if re.fullmatch(JOB_ID, job) and job != running_job():
                 shown = re.sub(r"[\n\t]", "", self.ask("qstat", "-f", job) or "")
                 found += [job] if f":{self.steps.run.path}/pbs.out" in shown else []
         return found
@@ -242,7 +233,7 @@ def is_first(run: RunDir) -> bool:
     """Record that this job comes back as its supervisor or launcher died. Return whether it is new."""
     file, job = run.monitor / DIED, running_job() or ""
     with suppress(OSError, ValueError):
-        if file.exists() and read_text(file).strip() == job:
+        if try_read(file).strip() == job:
             return False
         make_folder(run.monitor)
         write_atomic(file, f"{job}\n")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from train_anywhere.errors import REFUSED, STOPPED, listed
-from train_anywhere.files.atomic import read_text
+from train_anywhere.files.atomic import read_text, try_read
 from train_anywhere.monitor.ranks import short
 from train_anywhere.runs.attempts import (
     KILLED,
@@ -153,9 +153,7 @@ def read_failure(
             step = max(step, int(read_text(run.checkpoints / "newest")))
     cause = cause or (newest.get("reason") or "" if newest.get("ended_by") == "failed" else "")
     if hung:
-        twice: list[str] = []
-        with suppress(OSError, ValueError):
-            twice = read_text(run.monitor / KILLED).split()[1:2]
+        twice = try_read(run.monitor / KILLED).split()[1:2]
         return Failure(code, step, 1, "", "".join(map(short, twice)), program, hung=True)
     if program:
         return Failure(code, step, 1, cause, program=True)
@@ -167,9 +165,7 @@ def read_failure(
 
 def _bad_node(run: RunDir, environ: Mapping[str, str]) -> str:
     """Return the node of the first rank to fail, if another start of this job failed there too."""
-    own, nodes = f"{launch_id(environ)}-{NODE}.txt", dict[str, str]()
-    for file in run.debug.glob(f"{running_job()}-*-{NODE}.txt"):
-        with suppress(OSError, UnicodeDecodeError):
-            nodes[file.name] = read_text(file).strip()
-    node = nodes.pop(own, "")
+    files = run.debug.glob(f"{running_job()}-*-{NODE}.txt")
+    nodes = {file.name: try_read(file).strip() for file in files}
+    node = nodes.pop(f"{launch_id(environ)}-{NODE}.txt", "")
     return short(node) if node in nodes.values() else ""

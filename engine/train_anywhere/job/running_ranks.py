@@ -78,7 +78,9 @@ class NodeSteps:
         self.options, self.run, self.environ = options, RunDir(options.run), {**os.environ}
         self.slurm, self.elastic = options.scheduler == "slurm", options.fewest is not None
         self.hosts: list[str] = []
-        self._parent = os.getppid()
+        # with those that the batch script exports for features and in `cluster.setup`
+        self._passed = PASSED | {*options.export.split(",")} - {""}
+        self.parent = os.getppid()
         self.override_image()
 
     def container_options(self) -> list[str]:
@@ -100,24 +102,22 @@ class NodeSteps:
         """Return the words that start one process without GPUs on a node, next to the ranks."""
         return self.step([host], *(["--gres=none"] if self.options.gpus else []))
 
-    def each_node(self, command: Sequence[str], options: Sequence[str] = ()) -> list[str]:
-        """Return a command that runs on each node with all its CPUs and GPUs, on PBS only here."""
-        if not self.slurm:
-            return [*command]
+    def spawn_on_each_node(
+        self, command: Sequence[str], options: Sequence[str] = (), stderr: IO[bytes] | int | None = None
+    ) -> "subprocess.Popen[bytes]":
+        """Start a command on each node with all its CPUs and GPUs, on PBS only here. It ends when its input is closed."""
         gpus = [f"--gpus={self.options.gpus}"] if self.options.gpus else []
-        words = self.step(self.hosts, "--whole", "--kill-on-bad-exit=0", "--wait=0", *options, *gpus)
-        return [*words, *self.container_options(), *command]
-
-    def whole_environment(self) -> dict[str, str]:
-        """Return the environment of a step that gets whole nodes."""
-        return {k: v for k, v in self.environ.items() if k not in PART_OF_NODE}
+        step = self.step(self.hosts, "--whole", "--kill-on-bad-exit=0", "--wait=0", *options, *gpus)
+        words = [*step, *self.container_options()] if self.slurm else []
+        environ = {k: v for k, v in self.environ.items() if k not in PART_OF_NODE}
+        return spawn([*words, *command], environ, subprocess.PIPE, stderr)
 
     def names_in_container(self) -> list[str]:
         """Return the variables of the job that replace those of the image. Paths of programs stay the image's."""
         own = {name for name in self.environ if OF_LIBRARIES.fullmatch(name)}
         # a module sets variables for the programs of the node
         modules = self._before().get("LOADEDMODULES") != self.environ.get("LOADEDMODULES")
-        names = {*(PASSED | self._named() if modules else self.exports())} & {*self.environ}
+        names = {*(self._passed if modules else self.exports())} & {*self.environ}
         return sorted({n for n in names | own if not n.startswith(APPTAINER)} - {"PATH", "LD_LIBRARY_PATH"})
 
     def override_image(self) -> None:
@@ -127,14 +127,10 @@ class NodeSteps:
             own = {*self.names_in_container()} - typed
             self.environ |= {APPTAINER[0] + name: self.environ[name] for name in own}
 
-    def _named(self) -> set[str]:
-        """Return the variables that the batch script exports for features and in `cluster.setup`."""
-        return {*self.options.export.split(",")} - {""}
-
     def _before(self) -> dict[str, str]:
         """Return the environment with which the batch script started. Empty without /proc."""
         with suppress(OSError):
-            text = Path(f"/proc/{self._parent}/environ").read_bytes().decode(errors="surrogateescape")
+            text = Path(f"/proc/{self.parent}/environ").read_bytes().decode(errors="surrogateescape")
             return dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
         return {}
 
@@ -144,16 +140,8 @@ class NodeSteps:
         changed = {
             k for k, v in self.environ.items() if before.get(k) != v and not OWN_OF_PROCESS.fullmatch(k)
         }
-        names = (PASSED | self._named() | changed) & {*self.environ}
+        names = (self._passed | changed) & {*self.environ}
         return sorted(name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name))
-
-
-def _default_signals() -> None:
-    """Give a child the default handlers of all signals, and an empty mask."""
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        with suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def spawn(
@@ -163,9 +151,16 @@ def spawn(
     stderr: IO[bytes] | int | None = None,
 ) -> "subprocess.Popen[bytes]":
     """Start a program in a new session, with default signals. A missing one ends with 127."""
+
+    def default_signals() -> None:
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            with suppress(OSError, ValueError):
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
     try:
         return subprocess.Popen(
-            command, env=environ, stdin=stdin, stderr=stderr, start_new_session=True, preexec_fn=_default_signals,
+            command, env=environ, stdin=stdin, stderr=stderr, start_new_session=True, preexec_fn=default_signals,
         )  # fmt: skip
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
@@ -190,21 +185,18 @@ class RankLauncher:
         self._log, self._stopped = log_size(), False
         self.process, self._seen = process, self._log
         self.failed_at: float | None = None
-        self._monitor = self._start_monitor() if steps.options.monitor else None
+        self._monitor: subprocess.Popen[bytes] | None = None
+        self._listener: subprocess.Popen[bytes] | None = None
+        if steps.options.monitor:
+            options = [*(["--no-kill"] if steps.options.no_kill else []), "--cpu-bind=none"]
+            node = steps.in_container("-m", "train_anywhere.features.node", str(steps.run.path))
+            with _open_errors(steps.run) as errors:
+                self._monitor = steps.spawn_on_each_node(node, options, errors)
         # Slurm signals a preemption only to job steps. Ranks of srun that train save at this TERM too, a program waits for USR1
         waits = steps.slurm and (steps.options.launch != "srun" or steps.options.program)
-        self._listener: subprocess.Popen[bytes] | None = None
         if waits:
             step = [*steps.one_task_on(steps.hosts[0]), "cat"]
             self._listener = spawn(step, steps.environ, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
-
-    def _start_monitor(self) -> "subprocess.Popen[bytes]":
-        steps = self.steps
-        options = [*(["--no-kill"] if steps.options.no_kill else []), "--cpu-bind=none"]
-        command = steps.in_container("-m", "train_anywhere.features.node", str(steps.run.path))
-        with _open_errors(steps.run) as errors:
-            step = steps.each_node(command, options)
-            return spawn(step, steps.whole_environment(), stdin=subprocess.PIPE, stderr=errors)
 
     def poll(self) -> int | None:
         """Return the exit code of the launcher as of a shell, or None while it runs."""
@@ -212,7 +204,8 @@ class RankLauncher:
             if ended in (143, -signal.SIGTERM):
                 self.job.signals.note("TERM")
             self._listener = None
-        if self.job.is_lost():
+        self.job.queue.stay_away()
+        if os.getppid() != self.steps.parent:  # the batch script, which would end this job, was killed
             self.stop()
         if self.failed_at is None and (size := log_size()) > self._seen:
             self._seen = size

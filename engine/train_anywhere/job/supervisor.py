@@ -148,11 +148,6 @@ class End:
         return self.state == "preempted" and not killed
 
     @property
-    def failed(self) -> bool:
-        """True if rank 0 has recorded a failure."""
-        return self.begun and self.state == "failed"
-
-    @property
     def running(self) -> bool:
         """True if run.json still has the ranks as running."""
         return self.begun and (self.state == "running" or (self.state == "preempted" and not self.preempted))
@@ -173,7 +168,12 @@ VERDICTS: tuple[tuple[str, Callable[[End], bool]], ...] = (
     ("unrecorded", lambda end: end.code == 0 and end.running),
     # the signal killed ranks that did not handle it yet
     ("stopped", lambda end: end.requested and end.code != 0 and (end.code > 128 or not end.begun)),
-    ("failed", lambda end: end.code not in (0, NOT_FINITE) and (end.running or end.failed)),
+    (
+        "failed",
+        lambda end: (
+            end.code not in (0, NOT_FINITE) and (end.running or (end.begun and end.state == "failed"))
+        ),
+    ),
     ("ended", lambda end: True),
 )
 """Verdicts about an end, in the order in which they are checked.
@@ -186,16 +186,13 @@ class Supervisor:
     """The supervisor of the ranks of a run.
 
     Attributes:
-        ended: exit code of the launcher at the last start; None if the ranks did not start.
         hung: whether the ranks were killed because they hung, and saved no checkpoint.
         reason: the first cause of the failure of the last start; empty if it did not fail, or the cause is not known.
     """
 
     def __init__(self, place: RankPlace, signals: Signals) -> None:
         self.place, self.signals, self.run = place, signals, place.run
-        self.ended: int | None = None
-        self.hung = False
-        self.reason = ""
+        self.hung, self.reason = False, ""
         self._starts, self._reached, self._used, self._seen = 0, -1, 0, 0.0
         # whether a signal has ended the first rank, rank 0 has recorded the failure, and checkpoints may be left on a node's disk
         self._killed = self._recorded = self._left_files = False
@@ -205,19 +202,16 @@ class Supervisor:
         code = self._supervise()
         if self._left_files:
             self.place.publish()
-        if code not in (0, STOPPED) and self.place.retries is not None and not self.place.program:
-            self._write_report()
-        return code
+        again = self.place.retries is not None and not self.place.program
+        if again and code not in (0, STOPPED) and self.read_info().get("state") == "failed":
+            from train_anywhere.features import describe
+            from train_anywhere.runs.reopen.frozen import load_frozen
 
-    def _write_report(self) -> None:
-        """Write the report of a failed run, which its ranks left to a further start."""
-        from train_anywhere.features import describe
-        from train_anywhere.runs.reopen.frozen import load_frozen
-
-        if self.read_info().get("state") == "failed":
-            with suppress(ProjectError):  # the ranks report an unreadable configuration
+            # the ranks left the report to a further start, and print why a configuration can't be read
+            with suppress(ProjectError):
                 for line in write_run_report(load_frozen(self.run), self.run, describe):
                     print(line, flush=True)
+        return code
 
     def _supervise(self) -> int:
         if self.read_info().get("state") == "completed":
@@ -242,29 +236,24 @@ class Supervisor:
             number += 1
 
     def _start_once(self, number: int) -> int:
-        self._reset()
-        before = len(self.read_info().get(ATTEMPTS) or [])
+        info = self.read_info()
+        attempts = info.get(ATTEMPTS) or []
+        before = len(attempts)
+        own = info.get("state") == "running" and [a.get("job") for a in attempts[-1:]] == [running_job()]
+        if info.get("state") == "preempted" or (own and running_job()):  # of an earlier start
+            with suppress(OSError, CheckpointError):
+                self.run.update(state="queued")
         try:
             self.signals.wait(0)
             if self.signals.requested:
                 raise StoppedAtStart
             ranks = self.place.start(number)
         except StoppedAtStart:
-            self.ended = None
             print(f"Asked to stop ({self.signals.requested}) before the ranks were started.", flush=True)
             return STOPPED
         code = self._wait(ranks, before)
         self._seen = ranks.failed_at or time.time()
         return self._judge(code, ranks, before)
-
-    def _reset(self) -> None:
-        """Set the state of the run to queued if it is that of an earlier start."""
-        info = self.read_info()
-        attempts = info.get(ATTEMPTS) or [{}]
-        own = info.get("state") == "running" and attempts[-1].get("job") == running_job() is not None
-        if info.get("state") == "preempted" or own:
-            with suppress(OSError, CheckpointError):
-                self.run.update(state="queued")
 
     def _wait(self, ranks: Ranks, before: int) -> int:
         """Wait for the ranks and pass signals on, and return their exit code."""
@@ -292,24 +281,23 @@ class Supervisor:
         self.signals.wait(0)
         return code
 
-    def _begun(self, before: int, info: Mapping[str, Any] | None = None) -> bool:
-        """Return whether rank 0 of this job has recorded its start since the ranks were started. `info` is run.json, if it was read."""
-        attempts = (self.read_info() if info is None else info).get(ATTEMPTS) or []
+    def _begun(self, before: int) -> bool:
+        """Return whether rank 0 of this job has recorded its start since the ranks were started."""
+        attempts = self.read_info().get(ATTEMPTS) or []
         return len(attempts) > before and attempts[-1].get("job") == running_job()
 
     def _judge(self, code: int, ranks: Ranks, before: int) -> int:
         """Record the end of this start, and return its exit code."""
-        self.ended, self.reason, self._killed, self._recorded = code, "", False, False
+        self.reason, self._killed, self._recorded = "", False, False
         self.hung = was_killed(self.run, start_of_job(self.place.environ))
-        info, ranks_of_program = self.read_info(), self.place.program and self.place.several
-        begun, requested = self._begun(before, info), bool(self.signals.requested)
-        end = End(code, info.get("state"), begun, requested, self.hung, ranks_of_program)
+        state, several = self.read_info().get("state"), self.place.program and self.place.several
+        end = End(code, state, self._begun(before), bool(self.signals.requested), self.hung, several)
         verdict = end.judge()
         code = STOPPED if verdict == "stopped" else code
         if verdict == "unrecorded":
-            code = self._end_without_record(end.ranks_of_program)
+            code = self._end_without_record(several)
         elif verdict == "failed":
-            self._record_failure(code, ranks.first_exit(), recorded=end.state == "failed")
+            self._record_failure(code, ranks.first_exit(), recorded=state == "failed")
         self._left_files = end.leaves_files(code)
         return code
 
