@@ -254,7 +254,6 @@ REASONS = {
     "train_anywhere.data.shards.index": "a command's help needs no numpy",
     "wandb": "a tracker is imported where it is chosen",
     "mlflow": "a tracker is imported where it is chosen",
-    "train_anywhere.features.sampler.machine": "a container may have no psutil",
     "pynvml": "a machine without NVIDIA's driver does without",
     "tensorboard": "only a side process that writes curves imports the writer",
     "train_anywhere.job.batch_job": "its folder is put on the path before",

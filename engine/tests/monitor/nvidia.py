@@ -49,7 +49,7 @@ def importing(name, *arguments, **options):
     module = found(name, *arguments, **options)
     if name == "train_anywhere.features":
         builtins.__import__ = found
-        idle = importlib.import_module(name + ".idle")
+        idle = importlib.import_module(name + ".sampler")
         idle.WARN_MINUTES, idle.IdleWatch.every_seconds = {warn}, 0.2
     return module
 

@@ -11,9 +11,7 @@ import pytest
 from engine.tests.monitor.nvidia import idle_gpus
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.features.idle import IdleGpus, IdleWatch
-from train_anywhere.features.sampler.machine import Gpu
-from train_anywhere.features.sampler.sampler import Sampler
+from train_anywhere.features.sampler import Gpu, IdleGpus, IdleWatch, Sampler
 from train_anywhere.files import ROOT
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.runs.folder import RunDir

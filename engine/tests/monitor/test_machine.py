@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.features.sampler.machine import GIB, Machine, job_cgroup, usable_cpus
+from train_anywhere.features.sampler import GIB, Machine, job_cgroup, usable_cpus
 from train_anywhere.files import ROOT
 
 RANK = "import sys, time; block = bytearray(300 << 20); sys.stdout.write('ready\\n'); sys.stdout.flush(); time.sleep(600)"
@@ -36,7 +36,7 @@ def test_the_first_sample_of_another_thread_has_no_cpu_use() -> None:
 
 
 def test_the_cpus_are_those_of_the_affinity() -> None:
-    code = "import os; os.sched_setaffinity(0, {1}); from train_anywhere.features.sampler import machine; print(machine.usable_cpus())"
+    code = "import os; os.sched_setaffinity(0, {1}); from train_anywhere.features import sampler; print(sampler.usable_cpus())"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert (os.cpu_count() == 1) or done.stdout == "[1]\n"
     assert usable_cpus() == sorted(os.sched_getaffinity(0))

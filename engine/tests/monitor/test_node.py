@@ -114,8 +114,7 @@ def test_what_it_can_t_read_ends_it_in_silence(tmp_path: Path) -> None:
 
 def test_without_psutil_the_rest_goes_on(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container whose image does not have it."""
-    monkeypatch.delitem(sys.modules, "train_anywhere.features.sampler.sampler", raising=False)
-    monkeypatch.delitem(sys.modules, "train_anywhere.features.sampler.machine", raising=False)
+    monkeypatch.delitem(sys.modules, "train_anywhere.features.sampler", raising=False)
     monkeypatch.setitem(sys.modules, "psutil", None)
     config, run = make_run(*OFTEN)
     services = make_services(run, Features.of(config))

@@ -12,9 +12,8 @@ import pytest
 
 from engine.tests.monitor.nvidia import GPUS, fake_nvml
 from train_anywhere.config.schema import Config
-from train_anywhere.features.sampler import machine
-from train_anywhere.features.sampler.machine import Gpu, reader, visible_gpus
-from train_anywhere.features.sampler.sampler import Sampler
+from train_anywhere.features import sampler as machine
+from train_anywhere.features.sampler import Gpu, Sampler, reader, visible_gpus
 from train_anywhere.runs.folder import RunDir
 
 MakeRun = Callable[..., tuple[Config, RunDir]]

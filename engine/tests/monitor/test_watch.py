@@ -127,8 +127,7 @@ def test_a_line_of_the_log_is_in_the_file_when_it_is_printed(watched, ranks):
     """Programs that follow the log read watch.json at once."""
     run, watch = watched("monitor.hang_minutes=0.05", "monitor.hang=requeue")
     RunRecorder(run).record_start(2, {})
-    assert watch.supervisor
-    watch.supervisor.stragglers = Stragglers(window=0.3)
+    watch.stragglers = Stragglers(window=0.3)
     files: dict[str, dict[str, Any]] = {}
 
     class Log(io.StringIO):
@@ -183,22 +182,20 @@ def test_hang_requeue_leaves_the_run_as_after_a_preemption(watched, ranks, capsy
 )
 def test_only_a_job_that_comes_back_is_said_to(watched, environ, words, comes_back):
     run, watch = watched("cluster=slurm", "monitor.hang=requeue", *words, **environ)
-    assert watch.supervisor
-    said = watch.supervisor._describe_end()
+    said = watch._describe_end()
     assert ("the job will be requeued" in said) == comes_back
     assert (f"resume with: python src/jobs.py resubmit {run.path}" in said) != comes_back
-    watch.supervisor.hangs = [{"step": 7, "start": "1/0", "host": "here"}]
+    watch.hangs = [{"step": 7, "start": "1/0", "host": "here"}]
     waiting, behind = test_hangs.ranks({"host": "there"}, {"host": "here"})
     hang = Hang((behind,), (waiting,), 100, 7)
-    assert ("requeued without it" in watch.supervisor._exclude_node(hang, failed=False)[0]) == comes_back
-    assert "requeued" not in watch.supervisor._exclude_node(hang, failed=True)[0]
+    assert ("requeued without it" in watch._exclude_node(hang, failed=False)[0]) == comes_back
+    assert "requeued" not in watch._exclude_node(hang, failed=True)[0]
 
 
 def test_the_third_hang_at_a_step_fails_the_run(watched, ranks, capsys):
     run, watch = watched("monitor.hang_minutes=0.05", "monitor.hang=requeue")
     RunRecorder(run).record_start(2, {})
-    assert watch.supervisor
-    watch.supervisor.hangs = [{"step": 7, "start": "1/0"}, {"step": 7, "start": "1/1"}]
+    watch.hangs = [{"step": 7, "start": "1/0"}, {"step": 7, "start": "1/1"}]
     processes = ranks(run, 7, 7)
     look_until(watch, lambda: all(p.poll() is not None for p in processes))
     assert run.read_info()["state"] == "failed"
@@ -245,10 +242,10 @@ def test_the_first_node_learns_of_the_others_by_their_files(make_run, ranks):
     config, run = make_run("monitor.hang_minutes=0.05")
     hosts = {"TRAIN_HOSTS": "here:1,there:1"}
     first, second = (Watch(run, config, host, hosts) for host in ("here", "there"))
-    assert first.supervisor and not second.supervisor
+    assert first.others and not second.others
     first.node.place = place_of(RunDir(run.path.parent / "nobody"))
     ranks(run, 3, 3)
-    first.supervisor.startup.patience = 0
+    first.startup.patience = 0
 
     def both() -> bool:
         second.poll(time.time())

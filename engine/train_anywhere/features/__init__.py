@@ -1,19 +1,8 @@
 """Optional features of a run, each a class.
 
-search      `study`: a trial takes its values from Optuna, and records its result
-stage       `data.stage`: each node copies the data set to its own disk
-weights     `cluster.cache`: where libraries find pretrained weights, also without internet
-hangs       `monitor.hang_minutes`: detects ranks that hang or are slow, and can requeue the job
-sampler     `monitor.sample_seconds`: samples of CPUs, memory and GPUs
-idle        `monitor.idle`: reports GPUs that do nothing, or ends the run
-serve       `monitor.serve`, `monitor.dashboard`: TensorBoard and a dashboard on the first node
-interval    `checkpoint.interval` and `every_n_*`: checkpoints within an epoch
-nan_watch   `trainer.detect_nan`: reports a loss of nan or inf
-queue       `after=RUN`: starts when another run is complete; `cluster.chain`: several jobs in a row
-restarts    `cluster.retries`, elastic jobs: restarts the ranks in the same job; names nodes that failed twice
-
-`Feature` has a method for everything that a feature can add. A project lists its own features under `features:` in
-configs/train.yaml: docs/how-to/add-a-feature.md. Other packages call features through this module and never import one by name.
+`BUILT_IN` lists those of the engine, whose modules name their keys. `Feature` has a method for everything that one can add. A project
+lists its own features under `features:` in configs/train.yaml: docs/how-to/add-a-feature.md. Other packages call features through this
+module and never import one by name.
 """
 
 import importlib
@@ -47,8 +36,8 @@ BUILT_IN = {
     "stage": "stage.copy.Stage",
     "weights": "weights.WeightsCache",
     "hangs": "hangs.watch.HangWatch",
-    "sampler": "sampler.sampler.SampleNodes",
-    "idle": "idle.IdleGpus",
+    "sampler": "sampler.SampleNodes",
+    "idle": "sampler.IdleGpus",
     "serve": "serve.Serve",
     "interval": "observers.CheckpointInterval",
     "nan_watch": "observers.ReportNan",
@@ -60,12 +49,11 @@ BUILT_IN = {
 
 def built_in() -> list[Feature]:
     """Return the features of the engine, on or off."""
-    found = []
+    found: list[Feature] = []
     for name, dotted in BUILT_IN.items():
         module, _, cls = dotted.rpartition(".")
-        feature: Feature = getattr(importlib.import_module(f"{__name__}.{module}"), cls)()
-        feature.name = name
-        found.append(feature)
+        found.append(getattr(importlib.import_module(f"{__name__}.{module}"), cls)())
+        found[-1].name = name
     return found
 
 
@@ -141,8 +129,6 @@ class Features:
     def __contains__(self, name: str) -> bool:
         return name in self.exported
 
-    # --- the batch script
-
     @property
     def variables(self) -> dict[str, str]:
         """Environment variables that the batch script exports."""
@@ -183,16 +169,13 @@ class Features:
         on = {"a process on each node": self.on_node, "a feature around the ranks": bool(self.supervising)}
         return {**changing, **on}
 
-    # --- the nodes and the ranks
-
     def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
         """Return functions that make the services of a node's monitor process."""
         return [make for one in self.all for make in one.node_services(run, host)]
 
     def in_rank(self, heartbeat: Any) -> AbstractContextManager[Any]:
         """Return the context in which a rank runs. `heartbeat` is its `Heartbeat`."""
-        hangs = self._find("hangs")
-        return hangs.in_rank(heartbeat) if hangs else nullcontext()
+        return next((one.in_rank(heartbeat) for one in self._find("hangs")), nullcontext())
 
     def observers(self, rank: Rank) -> list[Observer]:
         """Return the observers of a rank's training loop."""
@@ -201,11 +184,10 @@ class Features:
     @property
     def stager(self) -> Staged:
         """The function that maps a path of the data set to the path to read instead."""
-        stage = self._find("stage")
-        return stage.stager() if stage else as_it_is
+        return next((one.stager() for one in self._find("stage")), as_it_is)
 
-    def _find(self, name: str) -> Any:
-        return next((one for one in self.all if one.name == name), None)
+    def _find(self, name: str) -> Iterator[Any]:
+        return (one for one in self.all if one.name == name)
 
 
 @contextmanager

@@ -76,15 +76,11 @@ def mtbf(devices: int) -> float:
 
 
 def optimal(cost: float, mtbf: float) -> float:
-    """Return the interval in seconds that loses the least time: sqrt(2 * cost * MTBF).
+    """Return the interval in seconds that loses the least time: sqrt(2 * cost * MTBF), but not less than the limits above.
 
-    It is at least `cost / MAX_OVERHEAD` and `MIN_INTERVAL_S`.
-
-    With a short interval training waits for checkpoints; with a long one it repeats more steps after a failure.
-    J. W. Young, A first order approximation to the optimum checkpoint interval, Communications of the ACM 17 (1974),
-    https://doi.org/10.1145/361147.361115; J. T. Daly, A higher order estimate of the optimum checkpoint interval for
-    restart dumps, Future Generation Computer Systems 22 (2006), https://doi.org/10.1016/j.future.2004.11.016, whose
-    further terms matter only if the cost is not small against the MTBF.
+    With a short interval training waits for checkpoints; with a long one it repeats more steps after a failure. Sources: J. W. Young,
+    Communications of the ACM 17 (1974), https://doi.org/10.1145/361147.361115; J. T. Daly, Future Generation Computer Systems 22
+    (2006), https://doi.org/10.1016/j.future.2004.11.016, whose further terms matter only if the cost is not small against the MTBF.
     """
     return max(math.sqrt(2 * cost * mtbf), cost / MAX_OVERHEAD, MIN_INTERVAL_S)
 

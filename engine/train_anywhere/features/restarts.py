@@ -70,9 +70,17 @@ class Restarts(Feature):
         """Return the seconds of each part of the last restarts."""
         attempts = extend_newest(run, info)
         again = [(a["restart"], b) for a, b in itertools.pairwise(attempts) if a.get("restart")]
-        parts = [_describe(*pair) for pair in again[-SHOWN:]]
-        more = ["the last ones"] * (len(again) > SHOWN)
-        return {"Restarts": f"{len(again)}: {'; '.join([*more, *parts])}"} if again else {}
+        shown = ["the last ones"] * (len(again) > SHOWN)
+        for known, attempt in again[
+            -SHOWN:
+        ]:  # the parts that were measured before a restart, and by the next attempt
+            spent = attempt.get("seconds") or {}
+            if first := spent.get("first"):
+                start = spent.get("before", 0.0) + spent.get("start", 0.0)
+                known = {**known, "start": start, "first step": first}
+            where = f"step {attempt['from_step']}: " if "from_step" in attempt else ""
+            shown.append(where + listed(f"{name} {seconds:.1f} s" for name, seconds in known.items()))
+        return {"Restarts": f"{len(again)}: {'; '.join(shown)}"} if again else {}
 
     def verdicts(self, facts: Any) -> list[str]:
         """Return a sentence with the excluded nodes, if any."""
@@ -93,16 +101,6 @@ class Restarts(Feature):
         if not survives or own not in names[1 : WATCHERS + 1]:
             return []
         return [lambda: ScriptWatch(run, c.requeue, names.index(own), hosts()[0])]
-
-
-def _describe(failed: Mapping[str, float], attempt: Mapping[str, Any]) -> str:
-    """Return the parts of a restart, as measured before it and by the next attempt."""
-    spent = attempt.get("seconds") or {}
-    known = {**failed}
-    if first := spent.get("first"):
-        known |= {"start": spent.get("before", 0.0) + spent.get("start", 0.0), "first step": first}
-    where = f"step {attempt['from_step']}: " if "from_step" in attempt else ""
-    return where + listed(f"{name} {seconds:.1f} s" for name, seconds in known.items())
 
 
 class ScriptWatch(NodeService):

@@ -37,16 +37,22 @@ class Serve(Feature):
 
     def check(self, stage: Check, members: int) -> list[str]:
         """Return problems with the served files, the dashboard command and the address."""
+        monitor, problems = self.config.monitor, list[str]()
+        command, address = monitor.dashboard, monitor.serve_address
         if stage != "any":
             return []
-        monitor, problems = self.config.monitor, list[str]()
-        address = monitor.serve_address
         if monitor.serve and not monitor.tensorboard:
             problems += [
                 "monitor.serve=true needs monitor.tensorboard=true, which writes the files to show; use that, or monitor.serve=false."
             ]
-        if monitor.dashboard is not None:
-            problems += _command_problems(monitor.dashboard)
+        words: list[str] = []
+        with suppress(ValueError):  # an unclosed quote
+            words = shlex.split(command or "")[1:]
+        if command is not None and not any("{port}" in word for word in words):  # no shell runs it
+            problems += [
+                f"monitor.dashboard={command!r} is not a command with a {{port}} placeholder; write {{port}} where it takes its port: "
+                "monitor.dashboard='nvdashboard {port}'."
+            ]
         if address is not None and not _is_address(address):
             problems += [
                 f"monitor.serve_address={address!r} is not an address to listen on; use monitor.serve_address=0.0.0.0 for all networks of "
@@ -75,17 +81,6 @@ def _is_address(text: str) -> bool:
             return bool(ip_address(text))
         return False
     return bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", text))
-
-
-def _command_problems(command: str) -> list[str]:
-    """Return a message unless the command has the placeholder `{port}`. No shell runs it."""
-    with suppress(ValueError):  # an unclosed quote
-        if any("{port}" in word for word in shlex.split(command)[1:]):
-            return []
-    return [
-        f"monitor.dashboard={command!r} is not a command with a {{port}} placeholder; write {{port}} where it takes its port: "
-        "monitor.dashboard='nvdashboard {port}'."
-    ]
 
 
 BOARD = (
@@ -127,8 +122,11 @@ class Server:
         """Start the command, and print and record its URL once it answers, or print why it does not."""
         self.every_seconds = threading.TIMEOUT_MAX  # a second poll would start another one
         try:
-            port = free_port(self.address or LOOPBACK)
-            problem = self._start(port)
+            address = self.address or LOOPBACK
+            with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+                probe.bind((address, 0))
+                port = int(probe.getsockname()[1])
+            problem = self._start(address, port)
         except OSError as error:
             problem = str(error.strerror or error)
         if problem:
@@ -139,10 +137,9 @@ class Server:
         self._record(found)  # before it is printed, so that it is there when the log is read
         print("".join(f"{line}\n" for line in lines(found, self.title)), end="", flush=True)
 
-    def _start(self, port: int) -> str:
+    def _start(self, address: str, port: int) -> str:
         """Start the command and wait until it answers. Return why it does not, or "". Raises OSError."""
-        address, log = self.address or LOOPBACK, self.served.with_suffix(".log")
-        typed = shlex.split(self.command)
+        log, typed = self.served.with_suffix(".log"), shlex.split(self.command)
         words = [word.replace("{port}", str(port)).replace("{address}", address) for word in typed]
         if not shutil.which(words[0]):
             return f"{words[0]} is not installed, or not on PATH"
@@ -177,14 +174,6 @@ class Server:
             write_with_folder(self.served, dumps(found))
 
 
-def free_port(address: str) -> int:
-    """Return a port of an address that is free now. Raises OSError."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
-
-
 def is_first(name: str) -> bool:
     """Return whether a node is that of rank 0."""
     return hosts()[0].partition(".")[0] == name.partition(".")[0]
@@ -196,23 +185,17 @@ def server_address(port: int, node: str, address: str | None, login: str | None)
     The server listens on `address`, None for loopback. The name of the login node is None if it is unknown, and "" if the server is on
     this machine and needs no tunnel.
     """
-    if login == "":
-        return {"url": f"http://{_host(address, node)}:{port}/", "tunnel": None}
-    user, gate = getpass.getuser(), login or "<login node>"
-    there = f"-L {port}:{_host(address, node)}:{port}"
     # a server on the loopback is reached only from its node, through the login node
     loopback = address in (None, LOOPBACK, "localhost")
+    host = "localhost" if loopback else node if address in ANY else str(address)
+    if login == "":
+        return {"url": f"http://{host}:{port}/", "tunnel": None}
+    user, gate = getpass.getuser(), login or "<login node>"
     through = f"-J {user}@{gate} {user}@{node}" if loopback else f"{user}@{gate}"
-    return {"url": f"http://localhost:{port}/", "tunnel": f"ssh -N {there} {through}"}
+    return {"url": f"http://localhost:{port}/", "tunnel": f"ssh -N -L {port}:{host}:{port} {through}"}
 
 
 def lines(found: dict[str, str | None], title: str) -> list[str]:
     """Return the lines for the log."""
     url = f"{title + ':':<15}{found['url']}"
     return [url, f"  on your own machine, first:  {found['tunnel']}"] if found["tunnel"] else [url]
-
-
-def _host(address: str | None, node: str) -> str:
-    if address in (None, LOOPBACK, "localhost"):
-        return "localhost"
-    return node if address in ANY else str(address)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from engine.tests.slurm.scripts import tool
-from train_anywhere.features.sampler.machine import Gpu
-from train_anywhere.features.sampler.sampler import columns
+from train_anywhere.features.sampler import Gpu, columns
 from train_anywhere.runs.facts import RecordedCheckpoint, RecordedProgress
 from train_anywhere.runs.summary import duration
 from train_anywhere.slurm.scheduler.queue import PendingJob, query_queue

@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from train_anywhere.distributed.topology import ranges
 from train_anywhere.errors import listed
 from train_anywhere.monitor.ranks import GONE, RankStatus
 
@@ -105,14 +106,8 @@ def ranks_by_host(ranks: Iterable[RankStatus]) -> str:
 
 def rank_names(numbers: Iterable[int]) -> str:
     """Return for example `rank 3` or `ranks 0-2,5`."""
-    ordered, spans = sorted(set(numbers)), list[list[int]]()
-    for n in ordered:
-        if spans and spans[-1][1] == n - 1:
-            spans[-1][1] = n
-        else:
-            spans.append([n, n])
-    text = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
-    return f"rank{'s' if len(ordered) > 1 else ''} {text}"
+    found = {*numbers}
+    return f"rank{'s' if len(found) > 1 else ''} {ranges(found)}"
 
 
 PATIENCE_S, NO_RANK_S = 40.0, 600.0

@@ -100,64 +100,148 @@ STACKS_S = 4.0
 """Seconds for another node to write its stack traces, once it has read of the hang."""
 
 
-class HangDetector:
-    """Detects missing, slow and hanging ranks, and decides what the nodes, which write every `every` seconds, do about a hang.
+def _host(hang: Hang) -> str | None:
+    """Return the node that blocks the others, if it is a single one."""
+    behind, waiting = {r.host for r in hang.behind}, {r.host for r in hang.waiting}
+    return behind.pop() if len(behind) == 1 and waiting - behind else None
+
+
+def print_line(line: str) -> None:
+    """Print a line in the job's log."""
+    print(f"watch: {line}", flush=True)
+
+
+WRITES_PER_HANG, WRITES_PER_S = 20, 10
+"""A node writes its file this often within `monitor.hang_minutes`, at intervals from 1 to 10 s, and all nodes together at most this often
+per second: of 1,000 nodes, each writes every 100 s."""
+
+ASKED_EVERY_S = 2.0
+"""Least seconds between two looks for a request of `jobs.py debug`; many nodes look more rarely, like `WRITES_PER_S`."""
+
+
+class HangWatch(Feature):
+    """Watch the ranks of each node."""
+
+    on_node = True
+
+    def is_on(self) -> bool:
+        """Return whether `monitor.hang_minutes` is set."""
+        return self.config.monitor.hang_minutes is not None
+
+    def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
+        """Return the service that watches the node's ranks."""
+        return [lambda: Watch(run, self.config, host)]
+
+    @contextmanager
+    def in_rank(self, heartbeat: Heartbeat) -> Iterator[None]:
+        """Make this process write its stack traces on SIGUSR2."""
+        stacks.register(heartbeat)
+        try:
+            yield
+        finally:
+            stacks.unregister(heartbeat)
+
+    def verdicts(self, facts: Any) -> Iterator[str]:
+        """Yield sentences about ranks that did not start, that hang or hung, or are slow."""
+        watch = facts.watch
+        late, hang, hangs = watch.get("late"), watch.get("hang"), mappings(watch.get("hangs"))
+        if isinstance(late, list) and late:
+            yield f"not started yet: rank{'s' if len(late) > 1 else ''} {listed(late)}."
+        if isinstance(hang, Mapping) and hang.get("line"):
+            yield str(hang["line"])
+        elif hangs:
+            steps = listed(str(h.get("step")) for h in hangs)
+            yield f"the run hung at step {steps} and was stopped: see the stack traces in monitor/."
+        for rank in mappings(watch.get("slow")):
+            if "rank" in rank and (factor := number(rank.get("factor"))) is not None:
+                host = next((n.host for n in facts.present if rank["rank"] in n.ranks_here), None)
+                where = f" on {host}" if host else ""
+                yield f"rank {rank['rank']}{where} took {factor:.1f} times as long as the others for its own work, and all wait for it."
+
+
+class Watch:
+    """Service that watches the ranks of one node, and on the first one decides for all what happens at a hang.
 
     Attributes:
         bound: seconds of silence that always count as a hang.
         end, requeue: whether a hang ends the run, and whether its job is then requeued.
         restart: whether the job may restart the ranks before.
+        others: the other nodes, on the first one.
     """
 
-    def __init__(self, node: NodeRanks, config: Config, every: float, environ: Mapping[str, str]) -> None:
+    every_seconds = 1.0
+
+    def __init__(
+        self, run: RunDir, config: Config, host: str, environ: Mapping[str, str] = os.environ
+    ) -> None:
         monitor, cluster, job = config.monitor, config.cluster, environ.get("SLURM_JOB_ID")
         expected = hosts_by_rank(environ.get("TRAIN_HOSTS", ""))
-        self.node, self.run = node, node.run
-        # on PBS only the first node has a monitor process
-        on_pbs = not environ.get("SLURM_JOB_ID") and environ.get("PBS_JOBID")
-        others = [rank for rank, host in expected.items() if short(host) != short(node.host)]
-        self.startup = StartupWatch(expected, unwatched=others if on_pbs else ())
-        self.start, self.in_job = start_of_job(environ), running_job(environ) is not None
+        least = len({*expected.values()}) / WRITES_PER_S
         self.bound, self.end = 60 * (monitor.hang_minutes or 0.0), monitor.hang == "requeue"
+        every = max(min(10.0, max(self.every_seconds, self.bound / WRITES_PER_HANG)), least)
+        self.run, self.node, self.file = run, NodeRanks(run, host), run.monitor / FILE
+        self.start, self.in_job = start_of_job(environ), running_job(environ) is not None
         self.requeue = cluster.requeue and job not in (None, environ.get(ALLOCATION))
         self.restart = cluster.retries > 0 and self.in_job
-        self.file = self.run.monitor / FILE
-        self.others = OtherNodes(self.run, node.host, every)
-        self.patience = 2 * every + STACKS_S
-        self.stragglers = Stragglers()
-        before = read_json(self.file).get("hangs")
-        hangs = before if isinstance(before, list) else []
-        self.hangs = [h for h in hangs if isinstance(h, dict) and isinstance(h.get("step"), int)]
+        # on PBS only the first node has a monitor process
+        on_pbs = not job and environ.get("PBS_JOBID")
+        unwatched = [rank for rank, name in expected.items() if short(name) != short(host)] if on_pbs else ()
+        self.startup, self.stragglers = StartupWatch(expected, unwatched=unwatched), Stragglers()
+        first = not expected or short(expected[0]) == short(host)
+        self.others = OtherNodes(run, host, every) if first else None
+        self.interval, self.patience = every, 2 * every + STACKS_S
+        hangs = mappings(read_json(self.file).get("hangs")) if first else []
+        self.hangs = [h for h in hangs if isinstance(h.get("step"), int)]
         self.hang: dict[str, Any] | None = None
-        self._numbers = 0
-        self._since = 0.0
-        self._ended = False
+        self._numbers, self._since, self._ended = 0, 0.0, False
         self._wrote: Any = None
+        self._handled: Any = None
+        self._last: dict[str, float] = {}
+        self._asked_every = max(ASKED_EVERY_S, least)
+        self._asked = live.read_id(run.monitor / live.DEBUG)
 
-    def update(self, own: list[RankStatus]) -> None:
-        """Check all ranks now. `own` are the ranks of this node."""
+    def poll(self, now: float) -> None:
+        """Read the ranks, write their state, and decide about a hang, or act on the first node's decision. Raises OSError."""
+        ranks = self.node.read()
+        if self._is_due("write", self.interval):
+            with suppress(OSError):
+                self.node.write()
+        if self._is_due("asked", self._asked_every):
+            self._answer_debug(ranks)
         if self._ended:  # kill ranks again that could not be killed before
-            stacks.kill(own)
-            return
-        ranks = own + self.others.read()
-        lines = self.startup.update(ranks, time.monotonic())
+            stacks.kill(ranks)
+        elif self.others:
+            self._decide(ranks, ranks + self.others.read())
+        elif self._is_due("read", self.interval):
+            self._follow_decision(ranks)
+
+    def _is_due(self, what: str, every: float) -> bool:
+        if is_due := time.monotonic() - self._last.get(what, 0.0) >= every:
+            self._last[what] = time.monotonic()
+        return is_due
+
+    def close(self) -> None:
+        """Write the last state of the ranks, and remove leftover heartbeats."""
+        with suppress(OSError):
+            self.node.write()
+        self.node.close()
+
+    def _decide(self, own: list[RankStatus], ranks: list[RankStatus]) -> None:
+        """Check all ranks now. `own` are those of this node."""
+        now = time.monotonic()
+        lines = self.startup.update(ranks, now)
         if not self.startup.late(ranks):
             lines += self.stragglers.update([r for r in ranks if not r.ended])
         self._report(ranks, *lines)
-        self._look_for_hang(own, ranks)
-
-    def _look_for_hang(self, own: list[RankStatus], ranks: list[RankStatus]) -> None:
-        found, now = find_hang(ranks, self.bound), time.monotonic()
-        if found is None:
-            before, self.hang = self.hang, None
-            if before:
-                silent = now - self._since + before["seconds"]
-                self._report(ranks, f"the ranks resumed after {silent:.0f} s.")
-        elif self.hang is None:
+        found, before = find_hang(ranks, self.bound), self.hang
+        if found is None and before:
+            self.hang = None
+            self._report(ranks, f"the ranks resumed after {now - self._since + before['seconds']:.0f} s.")
+        elif found and before is None:
             self._since = now
             self._report_hang(found, own, ranks)
-        elif self.end and (own == ranks or now - self._since >= self.patience):
-            self._end_run(self.hang, found, own, ranks)
+        elif found and before and self.end and (own == ranks or now - self._since >= self.patience):
+            self._end_run(before, found, own, ranks)
 
     def _report_hang(self, hang: Hang, own: list[RankStatus], ranks: list[RankStatus]) -> None:
         """Report the hang, and make all nodes write stack traces."""
@@ -226,112 +310,6 @@ class HangDetector:
                 write_with_folder(self.file, text)
                 self._wrote = text
 
-
-def _host(hang: Hang) -> str | None:
-    """Return the node that blocks the others, if it is a single one."""
-    behind, waiting = {r.host for r in hang.behind}, {r.host for r in hang.waiting}
-    return behind.pop() if len(behind) == 1 and waiting - behind else None
-
-
-def print_line(line: str) -> None:
-    """Print a line in the job's log."""
-    print(f"watch: {line}", flush=True)
-
-
-WRITES_PER_HANG, WRITES_PER_S = 20, 10
-"""A node writes its file this often within `monitor.hang_minutes`, at intervals from 1 to 10 s, and all nodes together at most this often
-per second: of 1,000 nodes, each writes every 100 s."""
-
-ASKED_EVERY_S = 2.0
-"""Least seconds between two looks for a request of `jobs.py debug`; many nodes look more rarely, like `WRITES_PER_S`."""
-
-
-class HangWatch(Feature):
-    """Watch the ranks of each node."""
-
-    on_node = True
-
-    def is_on(self) -> bool:
-        """Return whether `monitor.hang_minutes` is set."""
-        return self.config.monitor.hang_minutes is not None
-
-    def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
-        """Return the service that watches the node's ranks."""
-        return [lambda: Watch(run, self.config, host)]
-
-    @contextmanager
-    def in_rank(self, heartbeat: Heartbeat) -> Iterator[None]:
-        """Make this process write its stack traces on SIGUSR2."""
-        stacks.register(heartbeat)
-        try:
-            yield
-        finally:
-            stacks.unregister(heartbeat)
-
-    def verdicts(self, facts: Any) -> Iterator[str]:
-        """Yield sentences about ranks that did not start, that hang or hung, or are slow."""
-        watch = facts.watch
-        late, hang, hangs = watch.get("late"), watch.get("hang"), mappings(watch.get("hangs"))
-        if isinstance(late, list) and late:
-            yield f"not started yet: rank{'s' if len(late) > 1 else ''} {listed(late)}."
-        if isinstance(hang, Mapping) and hang.get("line"):
-            yield str(hang["line"])
-        elif hangs:
-            steps = listed(str(h.get("step")) for h in hangs)
-            yield f"the run hung at step {steps} and was stopped: see the stack traces in monitor/."
-        for rank in mappings(watch.get("slow")):
-            if "rank" in rank and (factor := number(rank.get("factor"))) is not None:
-                host = next((n.host for n in facts.present if rank["rank"] in n.ranks_here), None)
-                where = f" on {host}" if host else ""
-                yield f"rank {rank['rank']}{where} took {factor:.1f} times as long as the others for its own work, and all wait for it."
-
-
-class Watch:
-    """Service that watches the ranks of one node, on the first one with the supervisor."""
-
-    every_seconds = 1.0
-
-    def __init__(
-        self, run: RunDir, config: Config, host: str, environ: Mapping[str, str] = os.environ
-    ) -> None:
-        expected = hosts_by_rank(environ.get("TRAIN_HOSTS", ""))
-        nodes = len(set(expected.values()))
-        every = 60 * (config.monitor.hang_minutes or 0.0) / WRITES_PER_HANG
-        self.run, self.node = run, NodeRanks(run, host)
-        self.interval = max(min(10.0, max(self.every_seconds, every)), nodes / WRITES_PER_S)
-        self.supervisor: HangDetector | None = None
-        if not expected or short(expected[0]) == short(host):
-            self.supervisor = HangDetector(self.node, config, self.interval, environ)
-        self._start = start_of_job(environ)
-        self._last: dict[str, float] = {}
-        self._handled: Any = None
-        self._asked_every = max(ASKED_EVERY_S, nodes / WRITES_PER_S)
-        self._asked = live.read_id(run.monitor / live.DEBUG)
-
-    def poll(self, now: float) -> None:
-        """Read the ranks, write their state, and act on the supervisor's decision. Raises OSError."""
-        ranks = self.node.read()
-        if self._is_due("write", self.interval):
-            with suppress(OSError):
-                self.node.write()
-        if self._is_due("asked", self._asked_every):
-            self._answer_debug(ranks)
-        if self.supervisor:
-            self.supervisor.update(ranks)
-        elif self._is_due("read", self.interval):
-            self._follow_decision(ranks)
-
-    def _is_due(self, what: str, every: float) -> bool:
-        if is_due := time.monotonic() - self._last.get(what, 0.0) >= every:
-            self._last[what] = time.monotonic()
-        return is_due
-
-    def close(self) -> None:
-        """Write the last state of the ranks, and remove leftover heartbeats."""
-        with suppress(OSError):
-            self.node.write()
-        self.node.close()
-
     def _answer_debug(self, ranks: list[RankStatus]) -> None:
         """Write the stacks of this node's ranks if `jobs.py debug` has requested them."""
         asked = live.read_id(self.run.monitor / live.DEBUG)
@@ -345,9 +323,9 @@ class Watch:
 
     def _follow_decision(self, ranks: list[RankStatus]) -> None:
         """Write stack traces and kill ranks, as decided on the first node at this start."""
-        decision = read_json(self.run.monitor / FILE)
+        decision = read_json(self.file)
         hang = decision.get("hang")
-        if decision.get("start") != self._start or not isinstance(hang, dict):
+        if decision.get("start") != self.start or not isinstance(hang, dict):
             return
         if hang.get("number") != self._handled:
             self._handled = hang.get("number")

@@ -1,1 +1,0 @@
-"""`monitor.sample_seconds`: sample CPUs, memory and GPUs of a node."""
