@@ -65,18 +65,14 @@ def run(
         NoAnswerError: the client does not answer in time, or prints too much.
     """
     name, pipe = command[0], subprocess.PIPE
+    environ = client_environment() if environ is None else environ
     # a file, because a pipe would have to be filled while the answer is read
     with TemporaryFile() if text else open(os.devnull, "r+b") as stdin:
         stdin.write(text.encode())
         stdin.seek(0)
         try:
             process = subprocess.Popen(
-                command,
-                stdin=stdin,
-                stdout=pipe,
-                stderr=pipe,
-                env=client_environment() if environ is None else environ,
-                start_new_session=True,
+                command, stdin=stdin, stdout=pipe, stderr=pipe, env=environ, start_new_session=True
             )
         except OSError as error:
             path = shutil.which(name)
@@ -85,10 +81,13 @@ def run(
             else:
                 why = f"{path or name} can't be started: {error.strerror}."
             raise SchedulerError(why) from None
-    try:
-        out, err = _read_output(process, name, limit)
-    finally:
-        _end(process)
+    with process:
+        try:
+            out, err = _read_output(process, name, limit)
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
     return Answer(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
 
 
@@ -130,15 +129,3 @@ def _read_output(process: subprocess.Popen[bytes], name: str, limit: float) -> t
                 ) from None
             if time.monotonic() >= deadline:
                 raise NoAnswerError(f"{name} did not answer within {limit:g} s and was killed.") from None
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a client that has not exited, with its process group, and close its pipes."""
-    if process.returncode is None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    for pipe in (process.stdout, process.stderr):
-        if pipe:
-            with suppress(OSError):
-                pipe.close()

@@ -4,7 +4,6 @@ Horovod's ranks find each other through a small HTTP server, which horovodrun no
 coordinator's address. Under mpirun and horovodrun, Horovod finds its ranks itself.
 """
 
-import http.client
 import importlib
 import os
 import re
@@ -52,8 +51,8 @@ def horovod_environment(topology: Topology) -> dict[str, str]:
 START_TIMEOUT_S = 300.0
 """Seconds within which all ranks must start; imports are very slow if a file server is busy."""
 
-READ_TIMEOUT_S = 5.0
-"""Seconds within which the other ranks read that all ranks have started."""
+CONNECT_S = 5.0
+"""Seconds for a connection to rank 0, and for the number of a rank that has connected."""
 
 BROKEN_COLLECTIVE = re.compile(r"Horovod has been shut down|gloo/transport/")
 """Matches the errors of Horovod, and of its Gloo, after an interrupted collective operation."""
@@ -125,7 +124,7 @@ def gloo_variables(topology: Topology, port: int, timeout: float = START_TIMEOUT
         deadline = time.monotonic() + timeout
         # all ranks connect before Horovod starts, which waits only 30 s and does not report which rank is missing
         if topology.rank == 0:
-            _await_ranks(_serve(topology, port), topology.world_size, deadline, timeout)
+            _await_ranks(topology, port, deadline, timeout)
         else:
             _report_to_rank_0(topology, address, port, deadline)
     interface = interface_to_others(topology) if topology.nodes > 1 else LOOPBACK_INTERFACE
@@ -134,9 +133,10 @@ def gloo_variables(topology: Topology, port: int, timeout: float = START_TIMEOUT
     return variables
 
 
-def _serve(topology: Topology, port: int) -> Any:
-    """Run Horovod's own key-value server in a daemon thread."""
+def _await_ranks(topology: Topology, port: int, deadline: float, timeout: float) -> None:
+    """Wait for all ranks on rank 0, then run Horovod's own key-value server in a daemon thread. Raises TopologyError."""
     http_server = importlib.import_module("horovod.runner.http.http_server")
+    listener, connections = listen(topology, port), dict[int, socket.socket]()
 
     class Server(http_server.RendezvousHTTPServer):  # type: ignore[misc, name-defined]
         socket: Any
@@ -144,56 +144,39 @@ def _serve(topology: Topology, port: int) -> Any:
         request_queue_size = 1024  # many ranks connect at once
 
         def server_bind(self) -> None:
-            """Bind to the address at which the other ranks arrive."""
+            """Use the address at which the other ranks have arrived."""
             self.socket.close()
-            self.socket = listen(topology, port)
-            self.server_name, self.server_port = self.socket.getsockname()[:2]
+            self.socket = listener
+            self.server_name, self.server_port = listener.getsockname()[:2]
 
+    while missing := {*range(1, topology.world_size)} - connections.keys():
+        listener.settimeout(max(0.01, deadline - time.monotonic()))
+        with suppress(OSError, ValueError):  # nobody comes in time, or not a rank
+            connection, _ = listener.accept()
+            connection.settimeout(CONNECT_S)
+            connections[int(connection.makefile().readline())] = connection
+        if time.monotonic() > deadline:
+            names = f"rank{'s' if len(missing) > 1 else ''} {listed(map(str, sorted(missing)))}"
+            raise TopologyError(f"{names} (of {topology.world_size}) did not start within {timeout:.0f} s.")
+    listener.settimeout(None)
     server = Server(("", port), http_server.RendezvousHandler, 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
-
-
-def _await_ranks(server: Any, world_size: int, deadline: float, timeout: float) -> None:
-    everyone = {str(rank) for rank in range(1, world_size)}
-    while missing := everyone - set(server.cache.get("started", {})):
-        if time.monotonic() > deadline:
-            names = f"rank{'s' if len(missing) > 1 else ''} {listed(map(str, sorted(map(int, missing))))}"
-            raise TopologyError(f"{names} (of {world_size}) did not start within {timeout:.0f} s.")
-        time.sleep(0.05)
-    with server.cache_lock:
-        server.cache["all"] = {"started": b"yes"}
-    # a short program of rank 0 would end, and this server with it, before the others have read that
-    deadline = time.monotonic() + READ_TIMEOUT_S
-    while everyone - set(server.cache.get("read", {})) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    for connection in connections.values():
+        with suppress(OSError), connection:
+            connection.sendall(b"started")
 
 
 def _report_to_rank_0(topology: Topology, address: str, port: int, deadline: float) -> None:
+    """Report to rank 0 that this one has started, and wait for the others. Raises TopologyError."""
     reported = False
-    while time.monotonic() < deadline:
-        try:
-            if not reported:
-                reported = _request("PUT", address, port, f"/started/{topology.rank}") == 200
-            elif _request("GET", address, port, "/all/started") == 200:
-                with suppress(OSError):
-                    _request("PUT", address, port, f"/read/{topology.rank}")
+    while not reported and time.monotonic() < deadline:
+        # an error: rank 0 has not started yet, or has exited
+        with suppress(OSError), socket.create_connection((address, port), CONNECT_S) as connection:
+            connection.sendall(f"{topology.rank}\n".encode())
+            reported = True
+            connection.settimeout(max(0.01, deadline - time.monotonic()))
+            if connection.recv(1):
                 return
-        except OSError:  # rank 0 has not started yet, or has exited
-            if reported:
-                break
         time.sleep(0.1)
     what = "exited before all ranks had started" if reported else "did not start in time or is unreachable"
     raise TopologyError(f"rank {topology.rank} stops: rank 0 at {address}:{port} {what}.")
-
-
-def _request(method: str, address: str, port: int, path: str) -> int:
-    """Return the status of an HTTP request sent without a proxy. Raises OSError."""
-    connection = http.client.HTTPConnection(address, port, timeout=5)
-    try:
-        connection.request(method, path, body=b"yes" if method == "PUT" else None)
-        return connection.getresponse().status
-    except http.client.HTTPException as error:
-        raise ConnectionError from error
-    finally:
-        connection.close()

@@ -52,8 +52,16 @@ def address_of(host: str) -> str:
 
 def addresses(hosts: Sequence[str]) -> dict[str, str]:
     """Return for each host its name, or Slurm's NodeAddr if this node can't resolve the name."""
-    unknown = [host for host in hosts if not _resolve(host)]
-    return {host: host for host in hosts} | (_slurm_addresses(unknown) if unknown else {})
+    unknown, output = [host for host in hosts if not _resolve(host)], ""
+    if unknown and "SLURM_JOB_ID" in os.environ:
+        try:
+            output = programs.query(["scontrol", "--oneliner", "show", "node", ",".join(unknown)], "(?!)")
+        except SchedulerError as error:
+            print(
+                f"{listed(unknown)}: this node can't resolve the name. {error}", file=sys.stderr, flush=True
+            )
+    found = dict(re.findall(r"^NodeName=(\S+).*? NodeAddr=(\S+)", output, re.M))
+    return {host: found.get(host, host) if host in unknown else host for host in hosts}
 
 
 def interface_to_others(topology: Topology) -> str | None:
@@ -92,19 +100,6 @@ def _resolve(host: str) -> list[tuple[int, tuple[Any, ...]]]:
     except (OSError, ValueError):  # ValueError: a name that is too long
         return []
     return [(family, address) for family, _, _, _, address in found]
-
-
-def _slurm_addresses(hosts: Sequence[str]) -> dict[str, str]:
-    """Return the NodeAddr of each host that Slurm knows. Empty outside a job."""
-    if "SLURM_JOB_ID" not in os.environ:
-        return {}
-    try:
-        output = programs.query(["scontrol", "--oneliner", "show", "node", ",".join(hosts)], "(?!)")
-    except SchedulerError as error:
-        print(f"{listed(hosts)}: this node can't resolve the name. {error}", file=sys.stderr, flush=True)
-        return {}
-    found = dict(re.findall(r"^NodeName=(\S+).*? NodeAddr=(\S+)", output, re.M))
-    return {host: found[host] for host in hosts if host in found}
 
 
 LIBRARIES = ("builtins", "torch", "tensorflow")
