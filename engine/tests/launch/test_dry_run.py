@@ -4,6 +4,7 @@ import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 from train_anywhere.config.checks.targets import global_batch
 from train_anywhere.config.schema import Config
@@ -72,6 +73,6 @@ def test_an_end_that_no_disk_takes_is_a_failure(make_run, monkeypatch, capsys):
         monkeypatch.setattr(folder, "write_atomic", full)
         return Outcome("completed", 1, 2, {}, None)
 
-    monkeypatch.setattr(rank, "train", train)
+    monkeypatch.setattr(rank, "import_framework_module", lambda *_: SimpleNamespace(train=train))
     assert rank._run_locked(config, RankProcess(run, Topology(), Stop(), RunRecorder(run))) == 1
     assert "error: the run is completed, but" in capsys.readouterr().err

@@ -36,17 +36,19 @@ def report_failure(run: RunDir, topology: Topology, error: BaseException, report
     me = f"rank {topology.rank} of {topology.world_size}"
     if isinstance(error, KeyboardInterrupt):
         print_line("interrupted.")
-    elif isinstance(error, LostRankError):
-        _report_consequence(run, topology, error, f"error: {error}")
+    elif is_consequence(error):
+        why = f"{me} stops: the connection to another rank was lost ({lost_rank(error)})."
+        sentence = f"error: {error if isinstance(error, LostRankError) else why}"
+        if file := save_traceback(run, topology, error, sentence):
+            # what libraries print from now on
+            with suppress(OSError), open_file(file, "ab") as log:
+                os.dup2(log.fileno(), 2)
     elif isinstance(error, NotFiniteError) and topology.rank:
         return  # all ranks have the same metrics, and rank 0 reports it
     elif isinstance(error, ProjectError):
         first = claim_first(run, CAUSE, f"{me}: {error}") if topology.world_size > 1 else me
         if first.startswith(me) or not first.endswith(f": {error}"):  # else another rank prints it
             print_line(f"error: {error}")
-    elif why := lost_rank(error):
-        message = f"error: {me} stops: the connection to another rank was lost ({why})."
-        _report_consequence(run, topology, error, message)
     else:
         # equal in all ranks that fail at the same place
         lines = re.findall(r'^ *File ".*$', "".join(traceback.format_exception(error)), re.MULTILINE)
@@ -117,20 +119,11 @@ def save_traceback(run: RunDir, topology: Topology, error: BaseException, senten
     """Print `sentence` and return the file of the traceback; print it and return None if none can be written."""
     text = "".join(traceback.format_exception(error))
     file = append_debug(run, f"rank-{topology.rank}", text)
-    details = f" Details: {file}" if file else ""
     if sentence:
-        print_line(f"{sentence}{details}")
+        print_line(f"{sentence}{f' Details: {file}' if file else ''}")
     if not file:
         print_line(text)
     return file
-
-
-def _report_consequence(run: RunDir, topology: Topology, error: BaseException, sentence: str) -> None:
-    """Print a sentence, and redirect standard error to the debug file."""
-    file = save_traceback(run, topology, error, sentence)
-    if file:
-        with suppress(OSError), open_file(file, "ab") as log:
-            os.dup2(log.fileno(), 2)
 
 
 def _last_line(error: BaseException) -> str:

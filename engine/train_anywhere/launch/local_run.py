@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -205,13 +205,13 @@ def format_dry_run(config: Config, layout: Layout, checks: Checks) -> str:
     return fit(shown, terminal_width())
 
 
-@dataclass(frozen=True)
+@dataclass
 class FinishedMember:
     """A member that has run, with its exit code."""
 
     run: RunDir
     config: Config
-    code: int
+    code: int = 0
 
 
 def run_all(
@@ -273,7 +273,7 @@ def _run_members(
             print(fit(f"\n[{number + 1}/{len(members)}] {names[number]}", terminal_width()), flush=True)
         run = make_run(config, members[number].overrides, local_layout(config), f"{sweep}-{number}")
         claim_sweep(run)
-        finished.append(FinishedMember(run, config, 0))
+        finished.append(FinishedMember(run, config))
         if packed:
             note(number, display_path(run.log))
         return run
@@ -285,7 +285,7 @@ def _run_members(
             attempts = extend_newest(run, ended_by="failed", reason=f"its process ended with {state}")
             with suppress(OSError):
                 run.update(state="failed", ended=now(), **{ATTEMPTS: attempts})
-        finished[number] = replace(finished[number], code=code)
+        finished[number].code = code
         if packed or killed:
             note(number, state)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import discover
-from train_anywhere.distributed.layout import running_strategy
+from train_anywhere.distributed.layout import running_strategy, take_share
 from train_anywhere.distributed.network.addresses import prepare_network
 from train_anywhere.distributed.topology import ZERO_EXIT_LAUNCHERS, Topology
 from train_anywhere.errors import (
@@ -26,7 +26,6 @@ from train_anywhere.features import Features, describe
 from train_anywhere.files.terminal.output import keep_log, mark_lines, outlive_terminal, protect_output
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.job.rank_process import RankProcess, Stop
-from train_anywhere.job.share import take_share
 from train_anywhere.launch.exits import catch_os_exit, end_now, follow_parent
 from train_anywhere.launch.failure import (
     is_consequence,
@@ -109,7 +108,8 @@ def _run_locked(config: Config, process: RankProcess) -> int:
         recorder.record_start(topology.world_size, devices=devices, versions=versions)
     try:
         with SignalsAsErrors(), catch_os_exit(lambda reason: try_to_record_failure(recorder, reason)):
-            outcome = train(config, process)
+            # the loop of the configured framework, the only one that is imported
+            outcome: Outcome = import_framework_module(config.framework, "run").train(config, process)
     except BaseException as error:
         return _handle_failure(config, process, error)
     # only rank 0 reports how the run ended: a launcher kills all ranks when one exits with another code
@@ -134,12 +134,6 @@ def _finish(config: Config, recorder: RunRecorder, topology: Topology, stop: Sto
     if topology.launched_by in ZERO_EXIT_LAUNCHERS:
         return 0
     return INTERRUPTED if stop.requested == "SIGINT" else STOPPED
-
-
-def train(config: Config, process: RankProcess) -> Outcome:
-    """Train with the loop of the configured framework, the only one that is imported."""
-    outcome: Outcome = import_framework_module(config.framework, "run").train(config, process)
-    return outcome
 
 
 def import_framework_module(framework: str, name: str) -> Any:
