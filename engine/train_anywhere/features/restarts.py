@@ -104,15 +104,11 @@ class Restarts(Feature):
 
 
 class ScriptWatch(NodeService):
-    """Service that requeues an elastic job which lost the node with its batch script.
+    """Service that requeues, or cancels, an elastic job which lost the node with its batch script.
 
     With `cluster.no_kill=true` Slurm keeps such a job RUNNING, and nothing would restart its ranks. So the monitor processes of the next
     nodes check whether the first node still writes the state of its ranks. If it has not for a long time, and the node of the batch
-    script does not answer Slurm twice, they requeue the job.
-
-    Args:
-        requeue: whether to requeue the job; else it is cancelled.
-        place: 1 for the second node of the job, 2 for the third.
+    script does not answer Slurm twice, they requeue the job. `place` is 1 on the second node of the job, 2 on the third.
     """
 
     every_seconds = 15.0

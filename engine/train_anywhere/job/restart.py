@@ -160,12 +160,8 @@ def read_failure(
     # the latest attempts in a row that failed in this job at the same step
     like = ((a.get("job"), a.get("ended_by") in FAILED, a.get("step")) for a in reversed(attempts[:-1]))
     same = 1 + len(list(takewhile(lambda one: one == (running_job(), True, step), like)))
-    return Failure(code, step, same, cause, _bad_node(run, environ))
-
-
-def _bad_node(run: RunDir, environ: Mapping[str, str]) -> str:
-    """Return the node of the first rank to fail, if another start of this job failed there too."""
+    # the node of the first rank to fail, if another start of this job failed there too
     files = run.debug.glob(f"{running_job()}-*-{NODE}.txt")
     nodes = {file.name: try_read(file).strip() for file in files}
     node = nodes.pop(f"{launch_id(environ)}-{NODE}.txt", "")
-    return short(node) if node in nodes.values() else ""
+    return Failure(code, step, same, cause, short(node) if node in nodes.values() else "")

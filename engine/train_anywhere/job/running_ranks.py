@@ -190,8 +190,11 @@ class RankLauncher:
         if steps.options.monitor:
             options = [*(["--no-kill"] if steps.options.no_kill else []), "--cpu-bind=none"]
             node = steps.in_container("-m", "train_anywhere.features.node", str(steps.run.path))
-            with _open_errors(steps.run) as errors:
-                self._monitor = steps.spawn_on_each_node(node, options, errors)
+            errors: IO[bytes] | int = subprocess.DEVNULL
+            with suppress(OSError):
+                make_folder(steps.run.monitor)
+                errors = open_file(steps.run.monitor / "errors.txt", "wb")
+            self._monitor = steps.spawn_on_each_node(node, options, errors)
         # Slurm signals a preemption only to job steps. Ranks of srun that train save at this TERM too, a program waits for USR1
         waits = steps.slurm and (steps.options.launch != "srun" or steps.options.program)
         if waits:
@@ -267,14 +270,6 @@ def find_first_exit(log: str) -> str:
     node = f" on {first['node']}" if first.get("node") else ""
     memory = ", often the memory limit" if number == "SIGKILL" else ""
     return f"rank {first['rank']}{node}: {number}{memory}"
-
-
-def _open_errors(run: RunDir) -> IO[bytes]:
-    """Return the file for the errors of the monitor processes, or the null device."""
-    with suppress(OSError):
-        make_folder(run.monitor)
-        return open_file(run.monitor / "errors.txt", "wb")
-    return open(os.devnull, "wb")
 
 
 def log_size() -> int:

@@ -68,25 +68,20 @@ def closing_lines(run: RunDir, error: BaseException, report: Sequence[str] = ())
     """Return the lines after a traceback: error, run folder, report, and how to resume."""
     saved = any(path.name.isdecimal() for path in run.checkpoints.glob("*"))
     rows = {"Failed": describe_error(error)}
-    if smaller := smaller_part(run, error):
-        rows["Memory"] = f"trainer.micro_batch={smaller} computes each batch in parts, for the same gradient"
+    info, config = run.read_info(), read_config(run)
+    memory = {"OutOfMemoryError", "ResourceExhaustedError"}
+    exceeded = any(type(cause).__name__ in memory for cause in iterate_causes(error))
+    if exceeded and info.get("own_workers") is None and "data" in config:
+        batch, ranks = config["data"]["batch_size"], (info.get(ATTEMPTS) or [{}])[-1].get("devices") or 1
+        now = config["trainer"].get("micro_batch") or batch
+        if smaller := max((n for n in range(ranks, now // 2 + 1, ranks) if batch % n == 0), default=None):
+            then = "computes each batch in parts, for the same gradient"
+            rows["Memory"] = f"trainer.micro_batch={smaller} {then}"
     rows |= {"Run folder": display_path(run.path)}
     lines = [*(f"{name + ':':<{COLUMN}}{text}" for name, text in rows.items()), *report]
     then = resume_command(run) if saved else "start again: there is no checkpoint yet"
     lines.append(f"{'Next:':<{COLUMN}}correct it, then {then}")
     return "\n" + fit("\n".join(lines), terminal_width(sys.stderr), COLUMN)
-
-
-def smaller_part(run: RunDir, error: BaseException) -> int | None:
-    """Return the next smaller `trainer.micro_batch`, if the memory of a GPU was too small for a batch."""
-    info, config = run.read_info(), read_config(run)
-    named = {type(cause).__name__ for cause in iterate_causes(error)}
-    own = info.get("own_workers") is not None or "data" not in config
-    if own or not named & {"OutOfMemoryError", "ResourceExhaustedError"}:
-        return None
-    batch, ranks = config["data"]["batch_size"], (info.get(ATTEMPTS) or [{}])[-1].get("devices") or 1
-    now = config["trainer"].get("micro_batch") or batch
-    return max((n for n in range(ranks, now // 2 + 1, ranks) if batch % n == 0), default=None)
 
 
 def is_consequence(error: BaseException) -> bool:

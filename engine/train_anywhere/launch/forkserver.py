@@ -72,9 +72,7 @@ class ForkServer:
         why_not: why a program was not a fork.
 
     Args:
-        modules: imported before the first fork.
-        environ: environment of the server; None: the environment of this process.
-        root: folder from which the project's modules are imported.
+        modules: imported before the first fork, those of the project from the folder `root`.
         around: arguments before the server's command.
         address: the name of its Unix socket; empty: any free one.
     """

@@ -333,10 +333,8 @@ def _started_before(process: RankProcess) -> bool:
     """
     if process.topology.world_size == 1:
         return len(process.run.read_info().get(ATTEMPTS) or []) > 1
-    file, name = (
-        process.run.monitor / "first_start",
-        f"{attempts.launch_id()} {os.environ.get('MASTER_PORT')}",
-    )
+    name = f"{attempts.launch_id()} {os.environ.get('MASTER_PORT')}"
+    file = process.run.monitor / "first_start"
     with suppress(OSError):
         make_folder(file.parent)
         if not file.exists():
