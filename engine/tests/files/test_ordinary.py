@@ -133,7 +133,6 @@ OUTSIDE = {
     "engine/train_anywhere/training/lightning/checkpoint/buffers.py": "the new folder of a checkpoint, reached without links",
     "engine/train_anywhere/data/shards/index.py": "the new folder of an index",
     "engine/train_anywhere/program/__init__.py": "the file of metrics of a program, as it would itself",
-    "engine/train_anywhere/job/running_ranks.py": "the null device",
     "engine/train_anywhere/job/__main__.py": "a pipe of the batch script",
     "engine/train_anywhere/commands/new_cluster.py": "configs/, with O_EXCL",
     "engine/train_anywhere/files/copy_files.py": "a folder, to flush it, and a temporary file with a random name",

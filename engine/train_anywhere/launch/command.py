@@ -147,19 +147,15 @@ def run_command(command: Callable[[], int], overrides: bool = True) -> int:
         unnamed = isinstance(error, OSError) and error.errno is not None and error.filename is None
         sweep = "-m" in sys.argv or "--multirun" in sys.argv
         message = output_problem() if unnamed else None
-        message = message or explain_refusal(error, _read_overrides() if overrides else [], sweep)
+        typed: list[str] = []
+        with suppress(ConfigError):  # they can't be parsed
+            if overrides and not HELP & {*sys.argv}:
+                words = to_hydra_overrides(split_flags(sys.argv[1:]).overrides)
+                typed = [quote_value(word) for word in words]
+        message = message or explain_refusal(error, typed, sweep)
         if message is None:
             raise
         with suppress(OSError):  # the exit code remains
             said = as_typed(printable(message))
             print(fit_message(f"error: {said}", sys.stderr), file=sys.stderr, flush=True)
         return error.exit_code if isinstance(error, ProjectError) else REFUSED
-
-
-def _read_overrides() -> list[str]:
-    """Return the overrides on the command line. Empty if they can't be parsed."""
-    with suppress(ConfigError):
-        if HELP & {*sys.argv}:
-            return []
-        return [quote_value(word) for word in to_hydra_overrides(split_flags(sys.argv[1:]).overrides)]
-    return []

@@ -72,10 +72,10 @@ def serve(listener: socket.socket, before: Mapping[str, str]) -> dict[str, Any] 
     """
     children: dict[int, socket.socket] = {}
     tied: set[int] = set()
-    server, (reader, writer) = os.getpid(), os.pipe()
-    os.set_blocking(writer, False)
+    server, (reader, writer) = os.getpid(), socket.socketpair()
+    writer.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(writer)
+    signal.set_wakeup_fd(writer.fileno())
     while True:
         watched: list[Any] = [0, listener, reader, *(children[child] for child in tied)]
         ready = select.select(watched, [], [])[0]
@@ -85,7 +85,7 @@ def serve(listener: socket.socket, before: Mapping[str, str]) -> dict[str, Any] 
             tied.remove(child)
             os.kill(child, signal.SIGKILL)
         if reader in ready:
-            os.read(reader, 1 << 12)
+            reader.recv(1 << 12)
             _report_exits(children)
             tied &= children.keys()
         if listener not in ready:
@@ -102,10 +102,8 @@ def serve(listener: socket.socket, before: Mapping[str, str]) -> dict[str, Any] 
                 child = os.fork()
         if not child:
             signal.set_wakeup_fd(-1)
-            for one in (listener, answers, *children.values()):
+            for one in (listener, reader, writer, answers, *children.values()):
                 one.close()
-            os.close(reader)
-            os.close(writer)
             return {**request, "streams": streams, "server": server}
         for number in streams:
             os.close(number)

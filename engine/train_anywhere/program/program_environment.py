@@ -186,7 +186,7 @@ def open_output(number: int) -> tuple[int, int]:
 
 
 def prepare_child(ignored: Collection[int]) -> None:
-    """Let the program ignore these signals, and no other ones, and end with this process."""
+    """Let the program ignore these signals, but not those that this process ignores for itself, and end with this one."""
     for number in signal.valid_signals():
         if number in ignored:
             signal.signal(number, signal.SIG_IGN)

@@ -168,8 +168,7 @@ class ProgramProcess:
         self._sent, self._heard, self._recorded = set[int](), threading.Event(), time.monotonic()
         again = _started_before(process) and any(process.run.checkpoints.iterdir())
         command = build_command(config, environ, topology, again)
-        # what this process ignores for itself is not ignored by the program
-        ignored = IGNORED if topology.launched_by == "none" and "TRAIN_PARENT" not in ENVIRON else ()
+        by_user = topology.launched_by == "none" and "TRAIN_PARENT" not in ENVIRON
         # both are one if they go to the same place, which keeps their order
         numbers = (1,) if alone and os.path.sameopenfile(1, 2) else (1, 2)
         pairs = [open_output(number) if alone and os.isatty(number) else os.pipe() for number in numbers]
@@ -180,7 +179,7 @@ class ProgramProcess:
         try:
             self.child = subprocess.Popen(
                 command, env=environ, cwd=working_folder(config), stdout=pairs[0][1], stderr=pairs[-1][1],
-                process_group=self._group, preexec_fn=partial(prepare_child, ignored),
+                process_group=self._group, preexec_fn=partial(prepare_child, IGNORED if by_user else ()),
             )  # fmt: skip
         except OSError as error:  # such as a first line that names no interpreter
             self._close()
@@ -201,14 +200,14 @@ class ProgramProcess:
         ]
         for thread in self._threads:
             thread.start()
-        if copier:
-            copier.start()
 
     def wait(self) -> int:
         """Wait for the end of the program, and return its exit code, negative for a signal.
 
         Raises NotFiniteError: its loss is nan or inf, and `trainer.detect_nan` is stop; the program has ended.
         """
+        if self.copier:
+            self.copier.start()
         self.process.heartbeat.enter("program")
         try:
             while True:

@@ -172,6 +172,8 @@ def _report_to_rank_0(topology: Topology, address: str, port: int, deadline: flo
     while not reported and time.monotonic() < deadline:
         # an error: rank 0 has not started yet, or has exited
         with suppress(OSError), socket.create_connection((address, port), CONNECT_S) as connection:
+            if connection.getsockname() == connection.getpeername():  # TCP has connected the port to itself
+                continue
             connection.sendall(f"{topology.rank}\n".encode())
             reported = True
             connection.settimeout(max(0.01, deadline - time.monotonic()))

@@ -133,7 +133,7 @@ class StartupWatch:
         self.expected, self.patience, self.unwatched = expected, patience, unwatched
         self._began: float | None = None
         self._first: float | None = None
-        self._reported: tuple[int, ...] = ()
+        self._reported = set[int]()
 
     def update(self, ranks: Sequence[RankStatus], now: float) -> list[str]:
         """Return lines for the log. `now` is in seconds of this node's monotonic clock."""
@@ -148,14 +148,13 @@ class StartupWatch:
         if self._first is None:
             self._first = now - max(r.seconds for r in ranks)
         late = self.late(ranks)
-        numbers = tuple(late)
         if not late:
-            reported, self._reported = self._reported, ()
+            reported, self._reported = self._reported, set()
             verb = "has" if len(reported) == 1 else "have"
             return [f"{rank_names(reported)} {verb} started: all ranks are connected."] if reported else []
-        if self._first is None or now - self._first < self.patience or set(numbers) <= set(self._reported):
+        if now - self._first < self.patience or late.keys() <= self._reported:
             return []
-        self._reported = numbers
+        self._reported = {*late}
         return [self._describe(ranks, late, now - self._first)]
 
     def late(self, ranks: Sequence[RankStatus]) -> LateRanks:

@@ -239,18 +239,14 @@ class Watch:
             self._report(ranks, f"the ranks resumed after {now - self._since + before['seconds']:.0f} s.")
         elif found and before is None:
             self._since = now
-            self._report_hang(found, own, ranks)
+            self._numbers += 1
+            what = {"number": self._numbers, "ranks": list(found.numbers), "step": found.step}
+            self.hang = {**what, "seconds": round(found.silent), "end": False, "line": describe(found)}
+            self._report(ranks)  # the other nodes write their stack traces when they read it
+            stacks.write(self.run.monitor, own, self.node.place.path)
+            print_line(f"{self.hang['line']} Stack traces of all ranks: {self.run.monitor}/stacks-*.txt")
         elif found and before and self.end and (own == ranks or now - self._since >= self.patience):
             self._end_run(before, found, own, ranks)
-
-    def _report_hang(self, hang: Hang, own: list[RankStatus], ranks: list[RankStatus]) -> None:
-        """Report the hang, and make all nodes write stack traces."""
-        self._numbers += 1
-        what = {"number": self._numbers, "ranks": list(hang.numbers), "step": hang.step}
-        self.hang = {**what, "seconds": round(hang.silent), "end": False, "line": describe(hang)}
-        self._write(ranks)  # the other nodes start when they read it
-        stacks.write(self.run.monitor, own, self.node.place.path)
-        print_line(f"{self.hang['line']} Stack traces of all ranks: {self.run.monitor}/stacks-*.txt")
 
     def _end_run(
         self, known: dict[str, Any], hang: Hang, own: list[RankStatus], ranks: list[RankStatus]
@@ -290,13 +286,7 @@ class Watch:
         return f"monitor.hang=requeue: stopped the ranks; resume with: {again if self.in_job else resume_command(self.run)}"
 
     def _report(self, ranks: list[RankStatus], *lines: str) -> None:
-        """Write watch.json, then print, so that the file has the facts of each line in the log."""
-        self._write(ranks)
-        for line in lines:
-            print_line(line)
-
-    def _write(self, ranks: list[RankStatus]) -> None:
-        """Write watch.json, for `jobs.py` and the other nodes, if its content has changed."""
+        """Write watch.json, if its content has changed, then print, so that the file has the facts of each line in the log."""
         content = {
             "start": self.start,
             "late": sorted(self.startup.late(ranks)),
@@ -309,6 +299,8 @@ class Watch:
             with suppress(OSError):
                 write_with_folder(self.file, text)
                 self._wrote = text
+        for line in lines:
+            print_line(line)
 
     def _answer_debug(self, ranks: list[RankStatus]) -> None:
         """Write the stacks of this node's ranks if `jobs.py debug` has requested them."""
