@@ -146,6 +146,7 @@ OUTSIDE = {
     "engine/train_anywhere/commands/plot.py": "a new file that the user names",
     "engine/train_anywhere/commands/fetch.py": "the folder of the cache",
     "engine/train_anywhere/training/lightning/weights.py": "a new file or folder of an export",
+    "engine/train_anywhere/training/lightning/compiled_code.py": "the folder of the cache, and the node's own disk",
     "engine/train_anywhere/config/command/compose.py": "a temporary folder with a random name",
     "engine/train_anywhere/plugins/anywhere.py": "Hydra's folder of a sweep, and the file of metrics of a program, as it would itself",
     "engine/train_anywhere/commands/submit_program.py": "a pipe of the process that submits",

@@ -132,7 +132,8 @@ class Cluster:
     setup: list[str] = key([], 'shell lines to run before the ranks start: ["export NCCL_SOCKET_IFNAME=ib0"]')
     local_disk: NodeFolder = key("/tmp", "folder on the node's own disk")
     cache: AbsoluteFolder | None = key(
-        None, "folder for pretrained weights (HF_HOME, TORCH_HOME, KERAS_HOME); null: those of the libraries"
+        None,
+        "folder for pretrained weights (HF_HOME, TORCH_HOME, KERAS_HOME) and compiled code; null: those of the libraries",
     )
     requeue: bool = key(True, "true: requeue the job after a time limit or preemption")
     no_kill: bool = key(

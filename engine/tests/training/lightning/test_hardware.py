@@ -1,7 +1,9 @@
 """TF32, channels last, compiling, fused optimizers. `make gpu-check` tries them on a GPU."""
 
+import fcntl
 import os
 import subprocess
+import tarfile
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -16,13 +18,12 @@ from torch import nn
 from train_anywhere import ENVIRON
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
+from train_anywhere.training.lightning.compiled_code import FOLDER, keep_compiled_code
 from train_anywhere.training.lightning.hardware import (
-    FOLDER,
     BFloat16,
     can_fuse,
     compile_forward,
     find_compiled_parts,
-    keep_compiled_code,
     match_state_layout,
     precision_arguments,
 )
@@ -102,35 +103,56 @@ class Theirs(pl.LightningModule):
 
 @pytest.mark.slow
 @pytest.mark.new_process  # torch reads CXX when it is imported
-def test_a_second_start_on_a_node_compiles_nothing(tmp_path, train, monkeypatch) -> None:
+def test_a_second_start_on_another_node_compiles_nothing(tmp_path, train, monkeypatch) -> None:
     monkeypatch.delenv(FOLDER, raising=False)  # set by torch in this process
-    compiler, calls = tmp_path / "compiler", tmp_path / "calls"
+    compiler, calls, cache = tmp_path / "compiler", tmp_path / "calls", tmp_path / "cache"
     compiler.write_text(f'#!/bin/sh\necho "$@" >> {calls}\nexec g++ "$@"\n')
     compiler.chmod(0o755)
-    words = (*SMALL, "trainer.compile=true", "trainer.max_epochs=1", f"paths.results={tmp_path}")
-    compiled = []
-    for _ in range(2):
+
+    def count_compiled(node: str) -> int:
         calls.write_text("")
-        done = train(*words, f"cluster.local_disk={tmp_path / 'disk'}", env={"CXX": str(compiler)})
+        words = (*SMALL, "trainer.compile=true", "trainer.max_epochs=1", f"paths.results={tmp_path}")
+        done = train(
+            *words,
+            f"cluster.cache={cache}",
+            f"cluster.local_disk={tmp_path / node}",
+            env={"CXX": str(compiler)},
+        )
         assert done.returncode == 0, done.stderr
-        compiled.append(sum(" -shared " in line for line in calls.read_text().splitlines()))
-    assert compiled[0] > 0 == compiled[1]
+        notes.append(done.stderr)
+        return sum(" -shared " in line for line in calls.read_text().splitlines())
+
+    notes: list[str] = []
+    assert count_compiled("n1") > 0
+    (archive,) = (cache / "compiled").iterdir()
+    assert count_compiled("n2") == 0
+    archive.write_text("damaged")
+    assert count_compiled("n3") > 0
+    assert "compiled" not in notes[1] and notes[2].count(f"no copy of {archive} on this node") == 1
 
 
 def test_compiled_code_is_kept_where_only_this_user_may_write(tmp_path, monkeypatch, make_config, capfd):
-    words = ("trainer.compile=true", f"cluster.local_disk={tmp_path / 'n1'}")
+    words = ("trainer.compile=true", f"cluster.cache={tmp_path}", f"cluster.local_disk={tmp_path / 'n1'}")
     monkeypatch.delitem(ENVIRON, FOLDER, raising=False)
-    with keep_compiled_code(make_config(*words)):
+    with keep_compiled_code(make_config(*words), 0):
         code = Path(os.environ[FOLDER])
-        assert code.is_relative_to(tmp_path / "n1") and code.stat().st_mode & 0o777 == 0o700
+        assert code.is_relative_to(tmp_path / "n1") and code.parent.stat().st_mode & 0o777 == 0o700
+        (code / "locks").mkdir()
+        for name in ("done", "compiling"):
+            (code / f"{name}.main.so").write_text(name)
+        compiling = (code / "locks" / "compiling.lock").open("w")
+        fcntl.flock(compiling, fcntl.LOCK_EX)
+    (archive,) = (tmp_path / "compiled").iterdir()
+    with tarfile.open(archive) as tar:
+        assert tar.getnames() == ["done.main.so"]
     (tmp_path / "n1").chmod(0o777)
-    code.parent.chmod(0o777)  # another user may have put code there
-    with keep_compiled_code(make_config(*words)):
+    code.parents[1].chmod(0o777)  # another user may have put code there
+    with keep_compiled_code(make_config(*words), 0):
         assert not Path(os.environ[FOLDER]).is_relative_to(tmp_path)
     assert capfd.readouterr().err.count("compiles all code") == 1
     monkeypatch.setitem(ENVIRON, FOLDER, "/mine")
     before = os.environ.get(FOLDER)
-    with keep_compiled_code(make_config(*words)):
+    with keep_compiled_code(make_config(*words), 0):
         assert os.environ.get(FOLDER) == before
 
 

@@ -5,7 +5,8 @@ fit              the run: callbacks and loggers in the order in which Lightning 
 optim            the optimizer of the configuration and torch's schedules; `dropin` uses a user's module unchanged
 loaders          the loaders of this rank, and their processes
 trainer          Lightning's Trainer without its signals, checkpoints and output
-hardware         TF32, channels-last weights, torch.compile and its code, fused optimizers
+hardware         TF32, channels-last weights, torch.compile, fused optimizers
+compiled_code    the code of torch.compile in `cluster.cache`, for starts on other nodes
 weights          LoRA, and files of other programs
 loop             what happens around training steps: metrics, early stopping, a check that something was trained
 private          the private names of Lightning

@@ -1,10 +1,6 @@
 """Hardware options of a run: TF32, channels-last weights, torch.compile, fused optimizers."""
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from tempfile import mkdtemp
+from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any
 
@@ -14,16 +10,8 @@ from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.strategies import Strategy
 from torch import nn, optim
 
-from train_anywhere import ENVIRON
-from train_anywhere.config.paths import expand, resolve_node_path
-from train_anywhere.config.schema import Config, Trainer
-from train_anywhere.errors import ProjectError
-from train_anywhere.files.node_disk import provide
-from train_anywhere.files.removal import print_once
+from train_anywhere.config.schema import Trainer
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy, find_blocks
-
-FOLDER = "TORCHINDUCTOR_CACHE_DIR"
-"""Environment variable with the folder in which torch.compile looks for code, and writes it."""
 
 
 class BFloat16(MixedPrecision):
@@ -73,32 +61,6 @@ def compile_forward(part: nn.Module) -> Callable[..., Any]:
         return type(self).forward(self, *inputs, **named)
 
     return MethodType(torch.compile(forward), part)
-
-
-@contextmanager
-def keep_compiled_code(config: Config) -> Iterator[None]:
-    """Let torch.compile keep its code on the node's disk, for this user's ranks and later starts there.
-
-    A folder that the user has set is used as it is. If the disk fails, a line is printed and all code is compiled.
-    """
-    if not config.trainer.compile or FOLDER in ENVIRON:  # torch sets it when it is imported
-        yield
-        return
-    before = os.environ.get(FOLDER)
-    try:
-        disk = os.environ.get("TRAIN_LOCAL_DISK") or config.cluster.local_disk
-        name = f"compiled-{torch.__version__}"
-        os.environ[FOLDER] = str(
-            provide(Path(resolve_node_path(expand(disk))), name, lambda folder: None, 0, 0)
-        )
-    except (OSError, ProjectError) as error:
-        print_once(f"trainer.compile=true compiles all code: no folder for it on this node ({error}).")
-        os.environ[FOLDER] = mkdtemp(prefix="compiled-")
-    try:
-        yield
-    finally:
-        del os.environ[FOLDER]
-        os.environ |= {FOLDER: before} if before else {}
 
 
 def explain_compile_error(error: Exception) -> str | None:

@@ -12,8 +12,8 @@ from train_anywhere.errors import iterate_causes
 from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.training.lightning.compiled_code import keep_compiled_code
 from train_anywhere.training.lightning.fit import LightningTraining
-from train_anywhere.training.lightning.hardware import keep_compiled_code
 from train_anywhere.training.lightning.setup import Setup
 from train_anywhere.training.order import index_shards
 
@@ -23,7 +23,7 @@ def train(config: Config, process: RankProcess) -> Outcome:
     index_shards(config, process)
     recorder = process.recorder
     try:
-        with keep_compiled_code(config):
+        with keep_compiled_code(config, process.topology.rank):
             outcome = LightningTraining(config, process).run()
     except BaseException as error:
         if recorder and recorder.steps_done:
