@@ -161,7 +161,7 @@ def ours(rank: int, local: Path, shared: Path) -> Save:
     from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
     from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
     from train_anywhere.checkpoints.store import CheckpointStore, Staging
-    from train_anywhere.training.lightning.checkpoint.buffers import Buffers
+    from train_anywhere.training.lightning.checkpoint.contents import Buffers
 
     checkpointer = AsyncCheckpointer(
         CheckpointStore(shared, "max", keep_last=1), Staging(local / "bench" / "stage")
@@ -184,7 +184,7 @@ def ours_in_parts(rank: int, local: Path, shared: Path) -> Save:
     from train_anywhere.checkpoints.recovery import open_checkpointer
     from train_anywhere.files.removal import OwnedFolder
     from train_anywhere.runs.folder import RunDir
-    from train_anywhere.training.lightning.checkpoint.shards import Shards
+    from train_anywhere.training.lightning.checkpoint.contents import Shards
     from train_anywhere.training.lightning.checkpoint.state import StateWriter
 
     class Rule:

@@ -19,7 +19,7 @@ from train_anywhere.checkpoints.disk.manifest import (
     load_manifest,
     write_manifest,
 )
-from train_anywhere.training.lightning.checkpoint.shards import CLASSES, ShardReader
+from train_anywhere.training.lightning.checkpoint.contents import CLASSES, ShardReader
 
 Train = Callable[..., "CompletedProcess[str]"]
 

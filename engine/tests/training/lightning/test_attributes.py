@@ -21,7 +21,7 @@ from torchmetrics import MeanMetric
 
 from train_anywhere.errors import CheckpointError
 from train_anywhere.training.attributes import Attributes, pack, unpack, walk
-from train_anywhere.training.lightning.checkpoint.attributes import Torch
+from train_anywhere.training.lightning.checkpoint.rank_state import Torch
 
 
 class Step(NamedTuple):

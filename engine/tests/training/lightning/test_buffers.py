@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from train_anywhere.errors import CheckpointError
-from train_anywhere.training.lightning.checkpoint.buffers import Buffers, keep_plain_values
+from train_anywhere.training.lightning.checkpoint.contents import Buffers, keep_plain_values
 
 
 def saved(buffers: Buffers, tmp_path: Path) -> Any:

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files import ROOT
 from train_anywhere.files.removal import OwnedFolder
-from train_anywhere.training.lightning.checkpoint.shards import ShardPlanner, ShardReader, ShardWriter
+from train_anywhere.training.lightning.checkpoint.contents import ShardPlanner, ShardReader, ShardWriter
 
 RANKS = 8
 RANK = f"""
@@ -26,7 +26,7 @@ sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "engine")!r}]
 from pathlib import Path
 import torch
 from torch import distributed
-from train_anywhere.training.lightning.checkpoint.shards import Shards
+from train_anywhere.training.lightning.checkpoint.contents import Shards
 
 def sockets():
     return sum(path.is_socket() for path in Path("/proc/self/fd").iterdir())

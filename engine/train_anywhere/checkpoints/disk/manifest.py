@@ -82,10 +82,7 @@ def load_manifest(folder: Path) -> SavedCheckpoint:
         raise ValueError(f"{folder / MANIFEST} is not a manifest")
     if (found := manifest.get("format")) != FORMAT:
         raise OtherVersionError(f"another version of this project wrote it: format {found}, not {FORMAT}")
-    try:
-        known = {name: manifest[name] for name in (*INFO_FIELDS, "files")}
-    except KeyError as missing:
-        raise ValueError(f"{folder / MANIFEST} has no {missing}") from missing
+    known: Any = {name: manifest.get(name) for name in (*INFO_FIELDS, "files")}
     saved = SavedCheckpoint(path=folder, boot=manifest.get("boot"), **known)
     position = (saved.step, saved.epoch, saved.batch)
     metrics = saved.metrics.values() if isinstance(saved.metrics, dict) else [None]

@@ -25,7 +25,7 @@ from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.recorder import report_weights
 from train_anywhere.training.early_stopping import Timer
 from train_anywhere.training.event_files import EventFiles
-from train_anywhere.training.lightning.checkpoint.shards import FILE, METADATA, Shards
+from train_anywhere.training.lightning.checkpoint.contents import FILE, METADATA, Shards
 from train_anywhere.training.lightning.checkpoint.state import CheckpointCallback, StateWriter
 from train_anywhere.training.lightning.dropin.model import (
     explain_lightning_errors,

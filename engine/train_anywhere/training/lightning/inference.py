@@ -25,7 +25,7 @@ from train_anywhere.data.torch.random_states import seed_everything
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.files.removal import print_once
-from train_anywhere.training.lightning.checkpoint.shards import WEIGHTS, read_checkpoint
+from train_anywhere.training.lightning.checkpoint.contents import WEIGHTS, read_checkpoint
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors, make_task
 from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
 from train_anywhere.training.lightning.loaders import Opener, find_source
@@ -255,12 +255,11 @@ class TrainedModel:
             return
         if found:
             self._merge(found[1], format)
-        if format in ("torch", "safetensors"):
-            state = self.network.state_dict().items()
-            weights = {plain_name(n): t.detach().cpu() for n, t in state if isinstance(t, Tensor)}
-            if format == "safetensors":
-                write_safetensors(weights, path, "--export safetensors")
-                return
+        state = self.network.state_dict().items()
+        weights = {plain_name(n): t.detach().cpu() for n, t in state if isinstance(t, Tensor)}
+        if format == "safetensors":
+            write_safetensors(weights, path, "--export safetensors")
+        elif format == "torch":
             torch.save(weights, path)
             refuse_other_weights("--export torch", weights, torch.load(path, weights_only=True).__getitem__)
         else:

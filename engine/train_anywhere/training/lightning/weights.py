@@ -27,8 +27,8 @@ from train_anywhere.training.adapters import (
     refuse_other_base,
     select_layers,
 )
-from train_anywhere.training.lightning.checkpoint.attributes import to_tensor
-from train_anywhere.training.lightning.checkpoint.shards import WEIGHTS, read_checkpoint
+from train_anywhere.training.lightning.checkpoint.contents import WEIGHTS, read_checkpoint
+from train_anywhere.training.lightning.checkpoint.rank_state import to_tensor
 from train_anywhere.training.plan import refuse_other_framework
 
 WRAPPERS = re.compile(r"^module\.|(?<![^.])_orig_mod\.")

@@ -20,9 +20,8 @@ from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.files.removal import print_once
 from train_anywhere.job.rank_process import TrainingStopped
 from train_anywhere.training.early_stopping import checkpoint_score
-from train_anywhere.training.lightning.checkpoint.buffers import Buffers, keep_plain_values
+from train_anywhere.training.lightning.checkpoint.contents import FILE, Buffers, Shards, keep_plain_values
 from train_anywhere.training.lightning.checkpoint.rank_state import SHOWN, RankState
-from train_anywhere.training.lightning.checkpoint.shards import FILE, Shards
 from train_anywhere.training.lightning.dropin.trainable import repeat_start_hooks
 from train_anywhere.training.lightning.dropin.user_data import set_epoch
 from train_anywhere.training.lightning.dropin.validated_weights import (

@@ -12,7 +12,7 @@ from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.data.torch.user_loader import raised_by_row
 from train_anywhere.errors import DataError, user_error
 from train_anywhere.files.removal import print_once
-from train_anywhere.training.lightning.checkpoint.attributes import of_loader, to_bytes, to_tensor
+from train_anywhere.training.lightning.checkpoint.rank_state import of_loader, to_tensor
 from train_anywhere.training.lightning.loop.steps import is_last_batch, newest_epoch, takes_iterator
 
 Call = Callable[[], None]
@@ -292,7 +292,7 @@ class Place:
 
     def _set_attributes(self, saved: torch.Tensor | None) -> None:
         if saved is not None:
-            self.attributes.restore(to_bytes([saved]))
+            self.attributes.restore([saved.numpy().tobytes()])
 
 
 def set_epoch(loader: Any, epoch: int) -> None:

@@ -33,7 +33,11 @@ from torch.utils import swap_tensors
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.data.torch import random_states
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.checkpoint.shards import ShardPlanner, ShardReader, as_checkpoint_error
+from train_anywhere.training.lightning.checkpoint.contents import (
+    ShardPlanner,
+    ShardReader,
+    as_checkpoint_error,
+)
 from train_anywhere.training.lightning.dropin.trainable import KEY, restore_groups, set_flags
 from train_anywhere.training.lightning.private import forget_groups
 from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank

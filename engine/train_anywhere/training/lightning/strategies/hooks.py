@@ -19,7 +19,7 @@ from torch.utils.data.distributed import DistributedSampler
 from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.errors import CheckpointError, ConfigError, SignalsAsErrors, listed, user_error
 from train_anywhere.files.copy_files import refuse_compressed
-from train_anywhere.training.lightning.checkpoint.shards import as_checkpoint_error
+from train_anywhere.training.lightning.checkpoint.contents import as_checkpoint_error
 from train_anywhere.training.lightning.dropin.trainable import (
     KEY,
     abbreviate,
