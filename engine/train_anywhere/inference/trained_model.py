@@ -218,12 +218,19 @@ FORMATS = {
 }
 """Export formats of each framework, with the end of the default name; one that starts with a dash is a folder."""
 
-KERAS_WAYS = {
-    "onnx": " For ONNX use --export savedmodel --to FOLDER and pip install tf2onnx; then: "
+OTHER_WAYS = {
+    (
+        "lightning",
+        "hf",
+    ): " For transformers, in Python: load_model(RUN).network.model.save_pretrained(FOLDER).",
+    ("keras", "onnx"): " For ONNX use --export savedmodel --to FOLDER and pip install tf2onnx; then: "
     "python -m tf2onnx.convert --saved-model FOLDER --output model.onnx.",
-    "safetensors": " For safetensors: safetensors.numpy.save_file({v.path: v.numpy() for v in load_model(RUN).network.weights}, FILE).",
+    (
+        "keras",
+        "safetensors",
+    ): " For safetensors: safetensors.numpy.save_file({v.path: v.numpy() for v in load_model(RUN).network.weights}, FILE).",
 }
-"""How to write a Keras model in a format that the engine does not write."""
+"""How to write a model in a format that the engine does not write."""
 
 WORDS_HELP = "run folder or run id (default: the newest run), and changes such as data.dir=DIR"
 
@@ -258,7 +265,7 @@ def check_request(parsed: argparse.Namespace, words: Sequence[str]) -> argparse.
     config = read_config(run, changes)
     known, format = FORMATS[config.framework], parsed.export
     if format and format not in known:
-        way = KERAS_WAYS.get(format, "") if config.framework == "keras" else ""
+        way = OTHER_WAYS.get((config.framework, format), "")
         raise CheckpointError(
             f"--export {format} is not a format of a run with framework={config.framework}; use one of {listed([*known])}.{way}"
         )
