@@ -46,11 +46,7 @@ class Throughput:
     """The speed of training: now, since the last validation, and on average over the intervals between two metric reports.
 
     At a metric report the device has finished. The first interval is left out: it includes compilation, memory allocation and the start of
-    the input pipeline.
-
-    Args:
-        rows: rows, or units, of one batch over all ranks; 0 if not known yet.
-        unit: plural name of what is counted, such as "samples".
+    the input pipeline. `rows` are those, or the units, of one batch over all ranks, 0 if not known yet.
     """
 
     def __init__(self, rows: float, world_size: int, unit: str, heartbeat: Heartbeat) -> None:
@@ -97,14 +93,10 @@ class Throughput:
         )
 
     def rate(self) -> float | None:
-        """Return the rows, or units, per second since the last restart, or None."""
+        """Return the rows, or units, per second since the last restart, else the last known rate."""
         seconds = self._last - self._began
-        return self._shown * self.rows / seconds if seconds > 0 and self.rows else None
-
-    def last_rate(self) -> float | None:
-        """Return `rate`, or the last known one."""
-        if rate := self.rate():
-            self._rate = round(rate, 3)
+        if seconds > 0 and self.rows:
+            self._rate = self._shown * self.rows / seconds
         return self._rate
 
     def seconds_left(self, step: int, total: int) -> float | None:
@@ -244,12 +236,8 @@ class Progress:
     ) -> None:
         """Count finished training batches, and update the display if it is due.
 
-        Args:
-            epoch: number of the epoch, from 0.
-            batch: number of the last finished batch in the epoch, from 0.
-            metrics: the metrics, if they are reported now.
-            count: batches finished since the last call.
-            loss: returns the loss of this rank; called only if no metrics came for seconds, since it waits for the device.
+        `epoch` and `batch`, the last finished one, count from 0; `count` batches are finished since the last call. `loss` returns the loss
+        of this rank. It is called only if no `metrics` came for seconds, since it waits for the device.
         """
         if self._idle:
             return
@@ -295,13 +283,14 @@ class Progress:
             with suppress(OSError):  # it may just have been removed
                 saved = round(newest.path.stat().st_mtime, 1)
         left = self.throughput.seconds_left(step, plan.total_steps) if plan.steps_known else None
+        rate = self.throughput.rate()
         return {
             "section": self.heartbeat.name,
             "epoch": (self._at or (0, 0))[0] + 1,
             "epochs": plan.max_epochs if plan.max_epochs < MAX_COUNT else None,
             "step": step if self._at else None,
             "steps": plan.total_steps if plan.steps_known else None,
-            "rate": self.throughput.last_rate(),
+            "rate": rate and round(rate, 3),
             "unit": self.throughput.unit,
             "seconds_left": left,
             "metrics": {n: float(v) for n, v in (self.metrics | self.recent).items()},

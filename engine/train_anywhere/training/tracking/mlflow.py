@@ -39,9 +39,7 @@ class MLflow:
     configs/loggers/mlflow.yaml explains the keys. Files in the run folder are shown by
     `MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri RUN/mlruns`.
 
-    Args:
-        tracking_uri: a server or store; None: MLFLOW_TRACKING_URI if it is set and the run is not offline, else files in the run folder.
-        run_id: value of the tag that identifies the run.
+    `tracking_uri` is a server or store; None: MLFLOW_TRACKING_URI if it is set and the run is not offline, else files in the run folder.
     """
 
     def __init__(
