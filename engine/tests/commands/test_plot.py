@@ -26,7 +26,7 @@ def results(tmp_path: Path) -> Path:
 
 def plot(results: Path, *words: str) -> int:
     runs = sorted(str(path) for path in (results / "digits").iterdir())
-    return main(["plot", *runs, "--results", str(results), *words])
+    return main(["plot", *runs, runs[0], "--results", str(results), *words])
 
 
 def test_the_values_are_labelled_by_what_differs(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,8 +83,9 @@ def _serve(parsed: Options, words: Sequence[str]) -> int:
 
 
 def _find(parsed: Options, *names: str | None) -> list[RunEntry]:
-    """Return the runs that RUN names, or other names. Raises SubmitError: there are none."""
-    return [run for name in names or (parsed.run,) for run in find_runs.find(name, parsed.results)]
+    """Return the runs that RUN names, or other names, each once. Raises SubmitError: there are none."""
+    found = [run for name in names or (parsed.run,) for run in find_runs.find(name, parsed.results)]
+    return [*{run.folder.path: run for run in found}.values()]
 
 
 def for_each(found: Sequence[RunEntry], do: Callable[[RunEntry], None]) -> int:
@@ -304,8 +305,7 @@ def prune(parsed: Options) -> int:
     if not parsed.runs and parsed.name is parsed.state is parsed.until is None:
         raise SubmitError("name runs, or select them: --state failed, --until 30d, --name 'digits*'.")
     finish_deletions(parsed.results)
-    named = _find(parsed, *parsed.runs) if parsed.runs else find_runs.find_all(parsed.results)
-    found = [*{run.folder.path: run for run in named}.values()]
+    found = _find(parsed, *parsed.runs) if parsed.runs else find_runs.find_all(parsed.results)
     with suppress(SchedulerError):  # what stays unclear is kept
         found = find_runs.with_unrecorded_jobs(found)
     reports = gather(found).reports

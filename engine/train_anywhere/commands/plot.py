@@ -103,7 +103,6 @@ def plot(found: Sequence[RunEntry], metric: str, out: str, over: str | None = No
         )
     if path.exists() or not path.parent.is_dir():
         raise SubmitError(f"--out {out} exists already, or its folder does not exist; name another file.")
-    found = [*{run.folder: run for run in found}.values()]
     keys, groups = differing_keys(found, over), dict[tuple[str, ...], list[Series]]()
     columns = [curves(run.folder.metrics_csv) for run in found]
     for run, typed, known in zip(found, keys, columns, strict=True):
