@@ -37,8 +37,9 @@ def make_schemas() -> dict[str, Schema]:
     whole["properties"] |= {"defaults": defaults, "hydra": {"type": "object"}}
     found = {"config": whole}
     for group in GROUPS:
-        section = whole["properties"][group]["anyOf"][0]
-        found[group] = {"anyOf": [section, {"type": "null"}]} if group in LIST_GROUPS else section
+        *kinds, _ = whole["properties"][group]["anyOf"]  # without LATER
+        kinds += [{"type": "null"}] if group in LIST_GROUPS else []
+        found[group] = {"anyOf": kinds} if len(kinds) > 1 else kinds[0]
     return {
         name: {"$schema": "http://json-schema.org/draft-07/schema#", **one} for name, one in found.items()
     }
@@ -85,9 +86,6 @@ def _value(hint: Any) -> Schema:
 
 
 def _kinds(kind: Any, rules: tuple[Any, ...]) -> list[Schema]:
-    if rules and isinstance(rules[0], strict.Choice):
-        classes = dict.fromkeys([*rules[0].choices.values(), *filter(None, [rules[0].open])])
-        return [{"anyOf": [_section(cls) for cls in classes]}]
     if dataclasses.is_dataclass(kind):
         return [_section(typing.cast(type, kind))]
     origin, inside = typing.get_origin(kind), typing.get_args(kind)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from train_anywhere.config.limits import Items, Range
-from train_anywhere.config.strict import Choice, build, describe, did_you_mean
+from train_anywhere.config.strict import build, describe, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Outer:
     word: str
     precision: Literal["32", "16"]
     inner: Inner
-    colour: Annotated[Red | Blue, Choice(Red, Blue)]
+    colour: Red | Blue
 
 
 GOOD = {

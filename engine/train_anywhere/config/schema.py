@@ -6,7 +6,7 @@ that Hydra composes to a `Config`, or raises one `ConfigError` with all problems
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from train_anywhere.config.checks import strategy_table
 from train_anywhere.config.choices import (
@@ -24,7 +24,6 @@ from train_anywhere.config.cluster import Cluster, Container, Gpus
 from train_anywhere.config.keys import CHOICE, DERIVED, key, section
 from train_anywhere.config.limits import MAX_COUNT, Count, Duration, Range, Span, span_bounds
 from train_anywhere.config.paths import AbsoluteFolder, NodeFolder, RunFolder
-from train_anywhere.config.strict import Choice
 
 _LIMIT = "use a number of batches (10) or a fraction (0.1)"
 LimitBatches = (
@@ -274,9 +273,9 @@ class Config:
     task: Task
     data: Data = field(metadata=CHOICE)
     model: Model
-    optimizer: Annotated[Optimizer, Choice(*get_args(Optimizer))]
-    schedule: Annotated[Schedule, Choice(*get_args(Schedule))]
-    strategy: Annotated[Strategy, Choice(*get_args(Strategy))]
+    optimizer: Optimizer
+    schedule: Schedule
+    strategy: Strategy
     container: Container = field(metadata=CHOICE)
     name: str = key("${data_name:}", "folder below results/, and the name of the job")
     note: str | None = key(None, "your words about the run, for its report and its status")

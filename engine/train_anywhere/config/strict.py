@@ -1,7 +1,7 @@
 """Strict conversion of a plain tree to dataclasses, which collects all problems.
 
-Supported types: int, float, bool, str, None, Literal, unions of these, list[...], Mapping[str, ...], nested dataclasses, and `Choice`, one
-of several dataclasses, picked by the section's `name`. `Annotated[kind, rule]` adds a rule of `train_anywhere.config.limits` or
+Supported types: int, float, bool, str, None, Literal, unions of these, list[...], Mapping[str, ...], nested dataclasses, and unions of
+dataclasses, of which the section's name or target picks one. `Annotated[kind, rule]` adds a rule of `train_anywhere.config.limits` or
 `train_anywhere.config.paths`. Strings can't be empty: null stands for no value.
 pydantic is not used: it gives no object for a configuration with a problem, so the checks that find the others could not run.
 """
@@ -22,21 +22,6 @@ T = TypeVar("T")
 
 UNUSABLE = object()
 """The result of `convert` for a value of the wrong type."""
-
-
-class Choice:
-    """Metadata for a section that is one of several dataclasses, by its name or target."""
-
-    def __init__(self, *classes: type) -> None:
-        self.open = next((c for c in classes if issubclass(c, OpenSection)), None)
-        self.choices = {name: c for c in classes for name in typing.get_args(field_types(c)["name"])}
-
-    def pick(self, section: Mapping[str, Any]) -> type | None:
-        """Return the class of a section, or None if its name is not a choice."""
-        name = section.get("name")
-        if self.open and TARGET in section:
-            return self.open
-        return self.choices.get(name) if isinstance(name, str) else None
 
 
 def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str = "") -> T | None:
@@ -79,13 +64,13 @@ def convert(hint: Any, value: Any, problems: list[str], path: str) -> Any:
 
     The result is `UNUSABLE` for a wrong type, and an allowed value if only a rule is violated.
     """
+    if choices := _choices(hint):
+        if isinstance(value, Mapping) and (cls := section_class(hint, value)):
+            return _section(cls, value, problems, path)
+        shown = _shown(value.get("name") if isinstance(value, Mapping) else value)
+        problems.append(f"{path}={shown} is not a choice{did_you_mean(shown, choices)}")
+        return UNUSABLE
     for kind, rules in alternatives(hint):
-        if rules and isinstance(rules[0], Choice):
-            if isinstance(value, Mapping) and (cls := rules[0].pick(value)):
-                return _section(cls, value, problems, path)
-            shown = _shown(value.get("name") if isinstance(value, Mapping) else value)
-            problems.append(f"{path}={shown} is not a choice{did_you_mean(shown, rules[0].choices)}")
-            return UNUSABLE
         fits, converted = _fit(kind, value, problems, path)
         if fits:
             for rule in rules if converted is not UNUSABLE else ():
@@ -216,8 +201,6 @@ def describe(hint: Any) -> str:
 def alternatives(hint: Any) -> list[tuple[Any, tuple[Any, ...]]]:
     """Return the types of a union, or the one type, each with its rules."""
     plain, rules = _plain(hint)
-    if rules and isinstance(rules[0], Choice):
-        return [(plain, rules)]
     union = typing.get_origin(plain) in (types.UnionType, typing.Union)
     kinds = typing.get_args(plain) if union else (plain,)
     return [(kind, own or rules) for kind, own in map(_plain, kinds)]
@@ -231,11 +214,20 @@ def _plain(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def section_class(hint: Any, section: Mapping[str, Any]) -> Any:
-    """Return the dataclass of a section of this type, by its name or target."""
-    kind, rules = alternatives(hint)[0]
-    if rules and isinstance(rules[0], Choice):
-        return rules[0].pick(section)
+    """Return the dataclass of a section of this type, by its name or target. None if its name is not a choice."""
+    kinds = [kind for kind, _ in alternatives(hint)]
+    if choices := _choices(hint):
+        opened = [one for one in kinds if issubclass(one, OpenSection) and TARGET in section]
+        return opened[0] if opened else choices.get(str(section.get("name")))
+    kind = kinds[0]
     return typing.get_args(kind)[1] if typing.get_origin(kind) is Mapping else kind
+
+
+def _choices(hint: Any) -> dict[str, type]:
+    """Return the classes of a union of dataclasses by the names of their sections."""
+    classes = [kind for kind, _ in alternatives(hint) if dataclasses.is_dataclass(kind)]
+    several = classes if len(classes) > 1 else []
+    return {name: typing.cast(type, c) for c in several for name in typing.get_args(field_types(c)["name"])}  # type: ignore[arg-type]
 
 
 def section_keys(cls: type) -> frozenset[str]:

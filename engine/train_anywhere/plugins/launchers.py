@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType, QuotedString
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
@@ -18,9 +18,6 @@ from omegaconf import DictConfig
 if TYPE_CHECKING:
     from train_anywhere.launch.local_run import FinishedMember
 
-PLAIN = (bool, int, float, str, list, QuotedString, type(None))
-"""Types of values that replace another value, while a mapping is merged with it."""
-
 
 class _Composer(Launcher):
     """Base of both launchers, which composes the members of a sweep."""
@@ -30,21 +27,33 @@ class _Composer(Launcher):
         self.context, self.config = hydra_context, config
 
     def compose_members(self, members: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-        """Return each member as a plain tree. Hydra has composed a single one already."""
+        """Return each member as a plain tree. Hydra has composed a single one already.
+
+        Hydra needs 80 ms of CPU for a composition, and sets values like `seed=2` only after it: members with the same choices share one.
+        """
+        from train_anywhere.config.command.compose import list_groups
         from train_anywhere.config.load import to_plain_tree
 
         if len(members) == 1 and list(members[0]) == list(self.config.hydra.overrides.task):
             return [to_plain_tree(self.config)]
-        loader = self.context.config_loader
-        trees, first, base = [], [""], self.config
-        for member in map(list, members):
-            changed = changed_values(first, member, set(base.hydra.runtime.choices))
-            if changed is None:
-                first, base, changed = member, loader.load_sweep_config(self.config, member), []
-            config = deepcopy(base)
-            ConfigLoaderImpl._apply_overrides_to_config(changed, config)
+        groups, composed = {*list_groups(), *self.config.hydra.runtime.choices}, dict[str, DictConfig]()
+        trees = []
+        for overrides in map(OverridesParser.create().parse_overrides, map(list, members)):
+            values = [o for o in overrides if is_value(o, groups)]
+            choices = [str(o.input_line) for o in overrides if o not in values]
+            if str(choices) not in composed:
+                loader = self.context.config_loader
+                composed[str(choices)] = loader.load_sweep_config(self.config, choices)
+            config = deepcopy(composed[str(choices)])
+            ConfigLoaderImpl._apply_overrides_to_config(values, config)
             trees.append(to_plain_tree(config))
         return trees
+
+
+def is_value(override: Override, groups: Collection[Any]) -> bool:
+    """Return whether Hydra sets an override after a composition: it selects no file, and adds or deletes no group."""
+    key, plain = override.key_or_group, override.type == OverrideType.CHANGE
+    return "." in key or isinstance(override.value(), dict) or (plain and key not in groups)
 
 
 class ComposedSweeper(Sweeper):
@@ -66,25 +75,6 @@ class ComposedSweeper(Sweeper):
         raise ConfigError(
             f"hydra/launcher: {type(self.launcher).__name__} can't be used here; leave it out, cluster= chooses the launcher."
         )
-
-
-def changed_values(first: list[str], member: list[str], groups: Collection[Any]) -> list[Override] | None:
-    """Return the overrides that differ from those of the first member.
-
-    None if the member needs a composition of its own.
-
-    Hydra needs 80 ms of CPU for a composition, and sets values like `seed=2` only after it.
-    """
-    if len(member) != len(first) or "" in first:
-        return None
-    before, after = (OverridesParser.create().parse_overrides(words) for words in (first, member))
-    changed = [new for old, new in zip(before, after, strict=True) if old.input_line != new.input_line]
-    same = all(old.key_or_group == new.key_or_group for old, new in zip(before, after, strict=True))
-    values = {o.key_or_group: isinstance(o.value(), PLAIN) and o.type == OverrideType.CHANGE for o in changed}
-    keys = [f"{o.key_or_group}." for o in after if o.key_or_group not in groups]
-    nested = any(a.startswith(b) for n, a in enumerate(keys) for m, b in enumerate(keys) if n != m)
-    own = not same or nested or not all(values.values()) or any(k in groups for k in values)
-    return None if own or any(k.startswith("hydra.") for k in keys) else changed
 
 
 class SlurmLauncher(_Composer):

@@ -82,7 +82,7 @@ GRAMMAR = {
     "seed=1,2": "'seed=1,2' is a sweep over several values: add -m to run them all, or quote it",
     "-m seed=": "seed='' is not a whole number",
     "-m 'seed=range(5,5)'": r"'seed=range\(5,5\)' is an empty sweep: it has no values.",
-    "-m 'model=glob(zzz*)'": r"'model=glob\(zzz\*\)' is an empty sweep",
+    "-m 'model=glob(zzz*)'": r"^error: 'model=glob\(zzz\*\)' is an empty sweep",
     "-m 'seed=interval(0,1)'": "seed|interval",
     "-m model=mlp,cnnn": "cnn",
     "hydra/launcher=submitit": "submitit|launcher",

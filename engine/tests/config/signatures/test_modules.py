@@ -139,7 +139,7 @@ DOES_NOT = {
 
 @pytest.mark.parametrize("expected, sources", [([True], TRAINS), ([False], MAY_TRAIN), ([], DOES_NOT)])
 def test_files_that_train_at_import(tmp_path: Path, expected: list[bool], sources: dict[str, str]) -> None:
-    modules, found = Modules([tmp_path]), {}
+    modules, found = Modules(tmp_path), {}
     for number, (name, source) in enumerate(sources.items()):
         (tmp_path / f"mine_{number}.py").write_text(source)
         module = modules.find(f"mine_{number}")

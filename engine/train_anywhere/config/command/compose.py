@@ -27,6 +27,7 @@ from train_anywhere.files.root import refuse_deleted_folder
 
 if TYPE_CHECKING:
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
+    from hydra.core.config_loader import ConfigLoader
     from hydra.core.config_search_path import ConfigSearchPath
     from hydra.core.override_parser.types import Override
     from hydra.plugins.config_source import ConfigResult
@@ -41,10 +42,16 @@ PROGRAM_FOLDERS = [WORK]
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the composed configuration as a plain tree, outside of a Hydra application.
+    """Return the composed configuration as a plain tree, outside of a Hydra application. Raises as `config_loader`."""
+    from hydra.types import RunMode
 
-    Raises ProjectError: the current folder was deleted, which Hydra needs.
-    """
+    return to_plain_tree(
+        config_loader().load_configuration("train", [*overrides], RunMode.RUN, from_shell=False)
+    )
+
+
+def config_loader() -> "ConfigLoader":
+    """Return Hydra's reader of configs/. Raises ProjectError: the current folder was deleted, which Hydra needs."""
     import hydra
     from hydra.core.global_hydra import GlobalHydra
 
@@ -52,8 +59,7 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
     GlobalHydra.instance().clear()
     install_choice_loader()
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        cfg = hydra.compose("train", overrides=list(overrides))
-        return to_plain_tree(cfg)
+        return GlobalHydra.instance().config_loader()
 
 
 def install_choice_loader() -> None:
@@ -192,13 +198,13 @@ def choice_file(group: str, name: str) -> Path:
     return choice_files(group).get(name, CONFIGS / group / f"{name}.yaml")
 
 
-def parse_override(text: str) -> "Override | None":
-    """Parse one argument with Hydra's grammar. Return None if it is invalid."""
+def parse_override(text: str, loader: "ConfigLoader | None" = None) -> "Override | None":
+    """Parse one argument with Hydra's grammar. Return None if it is invalid. A `loader` finds the choices of a pattern."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     try:
-        return OverridesParser.create().parse_override(text)
+        return OverridesParser.create(loader).parse_overrides([text])[0]
     except (HydraException, ValueError, RecursionError):
         return None
 

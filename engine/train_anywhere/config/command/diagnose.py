@@ -7,7 +7,7 @@ checks each argument by itself, then composes the valid ones and lets the schema
 import re
 import traceback
 from argparse import ArgumentError
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from json import JSONDecodeError
 from pathlib import Path
@@ -21,6 +21,7 @@ from train_anywhere.config.command.compose import (
     choice_file,
     choice_files,
     compose,
+    config_loader,
     empty_sweep_problem,
     list_groups,
     parse_override,
@@ -99,18 +100,19 @@ def _all_problems(arguments: Sequence[str], sweep: bool, cached_compose: Compose
     problems: list[str] = []
     groups = list_groups()
     choice_words, key_words = list[str](), list[tuple[str, Any]]()
+    loader = config_loader()
     for text in arguments:
-        override: Any = parse_override(text)
-        if problem := _form_problem(text, override, groups, sweep, SEARCH in arguments):
+        override: Any = parse_override(text, loader)
+        if problem := _form_problem(text, override, sweep, SEARCH in arguments):
             problems.append(problem)
         elif override.is_sweep_override() and not override.is_discrete_sweep():
             continue  # search/space.py checks an interval
         elif override.key_or_group in groups and override.package is None:
             found = [*_choice_problems(text, override, groups[override.key_or_group])]
             problems += found
-            choice_words += [] if found else [_first(text, override, groups)]
+            choice_words += [] if found else [_first(text, override)]
         elif not override.key_or_group.startswith(("hydra.", "hydra/")):
-            key_words.append((_first(text, override, groups), override))
+            key_words.append((_first(text, override), override))
     try:
         tree = cached_compose(tuple(choice_words))
     except Exception as error:
@@ -130,9 +132,7 @@ def _all_problems(arguments: Sequence[str], sweep: bool, cached_compose: Compose
     return problems + _schema_problems(tuple(valid), cached_compose)
 
 
-def _form_problem(
-    text: str, override: Any, groups: Mapping[str, Sequence[str]], sweep: bool, searches: bool
-) -> str:
+def _form_problem(text: str, override: Any, sweep: bool, searches: bool) -> str:
     """Return why an argument is no override, or no sweep that can be used here, or ""."""
     key, equals, _ = text.partition("=")
     if override is None:
@@ -152,7 +152,7 @@ def _form_problem(
     if not sweep:
         return f"'{text}' is a sweep over several values: add -m to run them all, or quote it ('{key}=\"...\"') if it is one value."
     if override.is_discrete_sweep():
-        return "" if _values(override, groups.get(key, [])) else empty_sweep_problem(text)
+        return "" if _values(override) else empty_sweep_problem(text)
     advice = "use range(...) or a,b,c, or add hydra/sweeper=optuna"
     return "" if searches else f"'{text}' is an interval, not a list of values to run; {advice}."
 
@@ -169,8 +169,9 @@ def _choice_problems(text: str, override: Any, choices: Sequence[str]) -> Iterat
     single = group in SINGLE_GROUPS
     if override.is_add():
         yield f"'{text}': {group} is already in the configuration; write it without +."
-    values = _values(override, choices)
-    for choice in [one for v in values for one in (v if isinstance(v, list) and not single else [v])]:
+    for choice in [
+        one for v in _values(override) for one in (v if isinstance(v, list) and not single else [v])
+    ]:
         name = str(choice).removesuffix(".yaml")
         dotted = "." in name and all(map(str.isidentifier, name.split(".")))
         if dotted and (single or group in LIST_GROUPS):
@@ -213,29 +214,16 @@ def _key_problem(key: str, value: Any, tree: dict[str, Any], groups: list[str]) 
     return ""
 
 
-def _values(override: Any, choices: Sequence[str] = ()) -> list[Any]:
-    """Return all values of a sweep, and all `choices` that a pattern matches."""
-    from hydra.core.override_parser.types import Glob
-
-    value = override.value()
-    if isinstance(value, Glob):
-        return value.filter(list(choices))
-    if override.is_sweep_override():
-        return list(override.sweep_iterator()) if override.is_discrete_sweep() else []
-    return [value]
+def _values(override: Any) -> list[Any]:
+    """Return the value, or all values of a sweep."""
+    return [*override.sweep_iterator()] if override.is_sweep_override() else [override.value()]
 
 
-def _first(text: str, override: Any, groups: Mapping[str, Sequence[str]]) -> str:
+def _first(text: str, override: Any) -> str:
     """Return the override of the first member of a sweep: a=1,2 becomes a=1."""
-    from hydra.core.override_parser.types import Glob
-
     if not override.is_sweep_override():
         return text
-    glob = isinstance(override.value(), Glob)
-    values = (
-        _values(override, groups.get(override.key_or_group, [])) if glob else override.sweep_string_iterator()
-    )
-    return f"{text.split('=')[0]}={next(iter(values))}"
+    return f"{text.split('=')[0]}={next(iter(override.sweep_string_iterator()))}"
 
 
 def _schema_problems(overrides: tuple[str, ...], cached_compose: Compose) -> list[str]:

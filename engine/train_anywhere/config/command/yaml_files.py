@@ -151,15 +151,14 @@ def _string_keys() -> frozenset[str]:
     found: dict[str, set[Any]] = {}
 
     def add(name: str, hint: Any) -> None:
-        for kind, rules in alternatives(hint):
-            for one in [*getattr(rules[0] if rules else None, "choices", {}).values(), kind]:
-                if dataclasses.is_dataclass(one):
-                    for key, inner in field_types(typing.cast(type, one)).items():
-                        add(key, inner)
-                elif typing.get_origin(one) is list:
-                    add(name, typing.get_args(one)[0])
-                else:
-                    found.setdefault(name, set()).add(one)
+        for kind, _ in alternatives(hint):
+            if dataclasses.is_dataclass(kind):
+                for key, inner in field_types(typing.cast(type, kind)).items():
+                    add(key, inner)
+            elif typing.get_origin(kind) is list:
+                add(name, typing.get_args(kind)[0])
+            else:
+                found.setdefault(name, set()).add(kind)
 
     add("", Config)
     return frozenset(name for name, kinds in found.items() if str in kinds and not kinds & {int, float, Any})

@@ -130,7 +130,7 @@ def _is_users(module: SourceModule) -> bool:
 
 @functools.cache
 def _modules(root: Path) -> Modules:
-    return Modules([root])
+    return Modules(root)
 
 
 def _split_name(dotted: str) -> list[str]:

@@ -241,49 +241,40 @@ class SourceModule:
 
 
 class Modules:
-    """The modules that a training process could import."""
+    """The modules that a training process of the project `root` could import."""
 
-    def __init__(self, roots: Sequence[Path]) -> None:
-        self._roots = [str(root) for root in roots]
+    def __init__(self, root: Path) -> None:
+        self._root = str(root)
         self._known: dict[str, SourceModule | None] = {}
 
     def find(self, name: str) -> SourceModule | None:
         """Return the module with a dotted name, or None."""
         if name not in self._known:
             above, _, last = name.rpartition(".")
-            self._known[name] = self._below(above, last) if above else self._top(name)
+            package = self.find(above) if above else None
+            spec = _find_spec(last, package.folders if package else []) if above else self._top(name)
+            if spec is None:
+                self._known[name] = self.find(OTHER_NAMES[name]) if name in OTHER_NAMES else None
+            else:
+                self._known[name] = SourceModule(self, name, spec, self._in_project(spec))
         return self._known[name]
 
     def top_names(self) -> list[str]:
         """Return the names of all top-level modules."""
-        found = pkgutil.iter_modules([*self._roots, *_environment()])
+        found = pkgutil.iter_modules([self._root, *_environment()])
         return [module.name for module in found if not module.name.startswith("_")]
 
-    def _top(self, name: str) -> SourceModule | None:
-        spec = _find_spec(name, self._roots)
-        if spec and spec.origin:
-            return SourceModule(self, name, spec, True)
-        spec = _find_spec(name, [*self._roots, *_environment()])
+    def _top(self, name: str) -> ModuleSpec | None:
+        spec = _find_spec(name, [self._root, *_environment()])
         for finder in () if spec else sys.meta_path:  # of editable installs and built-in modules
             with suppress(Exception):  # a finder of another package may fail: it has found nothing
                 spec = spec or (None if finder is PathFinder else finder.find_spec(name, None))
-        if spec is None and name in OTHER_NAMES:
-            return self.find(OTHER_NAMES[name])
-        return SourceModule(self, name, spec, False) if spec else None
+        return spec
 
-    def _below(self, above: str, last: str) -> SourceModule | None:
-        package = self.find(above)
-        if package is None or not package.folders:
-            return None
-        spec = _find_spec(last, package.folders)
-        if spec is None:
-            return None
-        # a folder without __init__.py may belong to the project, which may have an environment inside it
-        in_project = package.in_project or not package.file
-        others = tuple(f"{folder}/" for folder in _environment() if folder not in self._roots)
-        inside = str(spec.origin or "").startswith(tuple(f"{root}/" for root in self._roots))
-        inside = inside and not str(spec.origin).startswith(others)
-        return SourceModule(self, f"{above}.{last}", spec, in_project and inside)
+    def _in_project(self, spec: ModuleSpec) -> bool:
+        """Return whether a module is below the root, but not in an environment inside it."""
+        others = tuple(f"{folder}/" for folder in _environment() if folder != self._root)
+        return str(spec.origin).startswith(f"{self._root}/") and not str(spec.origin).startswith(others)
 
 
 def _find_spec(last: str, folders: Sequence[str]) -> ModuleSpec | None:
