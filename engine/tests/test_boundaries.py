@@ -1,8 +1,12 @@
-"""The allowed imports in rows, read from the source, and a start's modules."""
+"""The allowed imports in rows, read from the source, a start's modules, and the public names of the engine.
+
+The public names are on one page, documented, and all that the template imports.
+"""
 
 import ast
+import importlib
+import inspect
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -11,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tools.testing.processes import run_python
 from train_anywhere.__main__ import VERBS
 from train_anywhere.files import ROOT
 
@@ -398,8 +403,7 @@ def _path(module: str) -> str:
 def loaded(arguments: list[str], program: str = "train", code: int = 0) -> set[str]:
     """Top-level modules that a command loads, which ends with this exit code."""
     start = ["-m", "train_anywhere", program] if program in VERBS else [f"src/{program}.py"]
-    command = [sys.executable, "-X", "importtime", *start, *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = run_python("-X", "importtime", *start, *arguments)
     assert done.returncode == code, done.stdout + done.stderr
     return split_imports(done.stderr)[0]
 
@@ -450,3 +454,47 @@ def test_the_reader_of_imports_sees_them(tmp_path: Path, monkeypatch: pytest.Mon
 def test_circles_are_seen() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
     assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+PAGE = (ROOT / "docs/reference/api/index.md").read_text()
+PUBLIC = {
+    module: set(re.findall(r"`(\w+)`", names))
+    for module, names in re.findall(r"^\| `([\w.]+)` \| (.*) \|$", PAGE, re.M)
+}
+
+
+def test_the_page_lists_what_the_modules_export() -> None:
+    assert {name: set(importlib.import_module(name).__all__) for name in PUBLIC} == PUBLIC
+
+
+def test_every_name_is_documented() -> None:
+    bare = []
+    for module, names in PUBLIC.items():
+        for name in names:
+            try:
+                found = getattr(importlib.import_module(module), name)
+            except AttributeError:  # a module of a package
+                found = importlib.import_module(f"{module}.{name}")
+            alias = not (inspect.ismodule(found) or inspect.isclass(found) or inspect.isfunction(found))
+            if not alias and not (inspect.getdoc(found) or "").strip():
+                bare.append(f"{module}.{name}")
+    assert bare == []
+
+
+def test_the_template_imports_nothing_else() -> None:
+    private = []
+    for path in [p for top in ("src", "slurm", "hydra_plugins") for p in sorted((ROOT / top).rglob("*.py"))]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("train_anywhere"):
+                private += [
+                    f"{path.relative_to(ROOT)}: {node.module}.{a.name}"
+                    for a in node.names
+                    if not public(str(node.module), a.name)
+                ]
+    assert private == []
+
+
+def public(module: str, name: str) -> bool:
+    """Return whether `from module import name` uses public names only."""
+    package, _, last = module.rpartition(".")
+    return f"{module}.{name}" in PUBLIC or name in PUBLIC.get(module, ()) or last in PUBLIC.get(package, ())

@@ -2,19 +2,17 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tools.testing.processes import run_python
 from train_anywhere.commands.doctor import check_run
-from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
 
 
 def doctor(*words: str, timeout: float = 200) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "train_anywhere", "doctor", *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+    return run_python("-m", "train_anywhere", "doctor", *words, timeout=timeout)
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@
 import json
 import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 
 from src.data.checks import text as check
 from src.data.text import open_text
+from tools.testing.processes import start_python
 from train_anywhere.data import Splits
 from train_anywhere.data.readers.tokenizer import Bytes, Pieces, train_bpe
 from train_anywhere.errors import DataError
@@ -152,14 +151,8 @@ def test_a_document_that_cant_be_read_is_named(
 def test_processes_at_once_write_the_tokens_once(corpus: Path, tmp_path: Path) -> None:
     settings = SETTINGS | {"dir": str(corpus), "cache": str(tmp_path / "cache"), "documents": "packed"}
     code = f"from src.data.text import open_text; print(open_text(**{settings!r}).train.file)"
-    command = [sys.executable, "-c", code]
     environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/engine"}
-    running = [
-        subprocess.Popen(
-            command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
+    running = [start_python("-c", code, env=environ) for _ in range(2)]
     answers = [process.communicate(timeout=60) for process in running]
     assert len({out for out, _ in answers}) == 1 and sum("writing tokens" in err for _, err in answers) == 1
 

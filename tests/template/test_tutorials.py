@@ -3,13 +3,12 @@
 import os
 import re
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tools.testbed.testbed_cluster import Testbed
+from tools.testing.processes import wait_until
 from tools.testing.projects import copy_project, run_command
 from train_anywhere.files import ROOT
 
@@ -74,10 +73,3 @@ def test_the_first_cluster_job_survives_a_node(tmp_path: Path) -> None:
     [run] = (project / "results/digits").glob("2*-*")
     assert run.name in printed["python src/jobs.py status"]
     assert "ok  job               2 of 2 ranks answered" in printed[command]
-
-
-def wait_until(there: Callable[[], bool]) -> None:
-    """Wait until something is true, for at most two minutes."""
-    end = time.monotonic() + 120
-    while not there():
-        assert time.monotonic() < end

@@ -1,8 +1,6 @@
 """The benchmarks run and end with one JSON object. Their results are not judged here."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from benchmarks import scale
 from benchmarks.__main__ import SUITES
 from benchmarks.goals import GOALS, evaluate_goals, format_table
 from benchmarks.rounds import Program, Rounds, take_turns
+from tools.testing.processes import run_python
 from train_anywhere.files import ROOT
 
 PARTS = {"__main__", "goals", "rounds"}
@@ -81,8 +80,7 @@ def test_each_part_of_scale_measures_a_small_cluster(part: str) -> None:
 
 @pytest.mark.slow
 def test_a_quick_run_ends_with_json() -> None:
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "sweep"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    done = run_python("-m", "benchmarks", "--quick", "--only", "sweep")
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["machine"]["cores"] >= 1 and found["sweep"]["found"]["lightning"]["seconds"] > 0

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +10,13 @@ import pytest
 
 from benchmarks.gpu import page
 from benchmarks.gpu.row import STRETCH, WARM, Clock, Row, difference, tried
+from tools.testing.processes import run_python
 from train_anywhere.files import ROOT
 
 
 def check(*words: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
     environ = os.environ | ({"PATH": path} if path is not None else {})
-    command = [sys.executable, "-m", "benchmarks.gpu", *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT / "engine", env=environ)
+    return run_python("-m", "benchmarks.gpu", *words, cwd=ROOT / "engine", env=environ)
 
 
 def test_without_a_gpu_it_says_what_to_type(tmp_path: Path) -> None:
@@ -27,10 +26,7 @@ def test_without_a_gpu_it_says_what_to_type(tmp_path: Path) -> None:
 
 
 def test_a_python_that_lacks_packages_is_told(tmp_path: Path) -> None:
-    command = [sys.executable, "-S", "-m", "benchmarks.gpu"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT / "engine", env={"PYTHONPATH": ""}
-    )
+    done = run_python("-S", "-m", "benchmarks.gpu", cwd=ROOT / "engine", env={"PYTHONPATH": ""})
     assert done.returncode == 1 and "lacks hydra-core" in done.stderr
     assert "pip install -r requirements/common.txt" in done.stderr
 

@@ -3,12 +3,12 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tools.testing.processes import run_python
 
 HERE = Path(__file__).parent
 KILLS = int(os.environ.get("CHAOS_KILLS", "20"))
@@ -41,7 +41,7 @@ sys.exit(lab.main())
 
 def experiment(*command: str, timeout: float = 600) -> dict:
     """Run the laboratory and return its last line."""
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=timeout)
+    done = run_python(*command, timeout=timeout)
     assert done.stdout, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tools.testing.processes import run_python
 from train_anywhere.checkpoints.disk.manifest import find_damage
 from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.files import ROOT
@@ -56,7 +57,7 @@ print(json.dumps([newest.step, trainee.weights(newest), trainee.curves(run)]))
 def outcome(framework: str, run: Path) -> Any:
     """Read step, weights and curves of a run in a separate process."""
     script = LOOK.format(root=str(ROOT), here=str(Path(__file__).parent), run=str(run), framework=framework)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = run_python("-c", script, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 

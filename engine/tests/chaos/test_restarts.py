@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tools.testbed.namespaces import is_running
+from tools.testing.processes import run_python
 from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.files import ROOT
 
@@ -73,8 +74,7 @@ def train(folder: Path, framework: str, strategy: str, kills: int) -> tuple[list
         "+callbacks.mark._target_=marks.Mark", f"paths.results={folder}",
     ]  # fmt: skip
     environ = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(ROOT / "src" / "train.py"), *words]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60 + 60 * (1 + kills))
+    done = run_python(str(ROOT / "src" / "train.py"), *words, env=environ, timeout=60 + 60 * (1 + kills))
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     return sorted(set(re.findall(r"weights (\w{16})", said))), said

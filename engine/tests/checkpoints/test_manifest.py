@@ -2,14 +2,13 @@
 
 import hashlib
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
+from tools.testing.processes import run_python
 from train_anywhere.checkpoints.disk.manifest import (
     CheckpointInfo,
     copy_files,
@@ -85,7 +84,7 @@ def test_a_write_of_which_only_a_part_fits_is_an_error(tmp_path: Path) -> None:
     """The first call of write takes a part of the bytes, the next one fails."""
     file = tmp_path / "file"
     script = LIMITED.format(root=str(ROOT), file=str(file))
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = run_python("-c", script)
     assert done.returncode == 1 and "File too large" in done.stderr
     assert file.stat().st_size == 1000
 

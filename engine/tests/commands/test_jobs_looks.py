@@ -4,13 +4,13 @@ import json
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.tests.commands.conftest import Verbs
+from tools.testing.processes import run_python, wait_until
 from train_anywhere.commands import jobs
 from train_anywhere.files import ROOT
 from train_anywhere.slurm.status.show_logs import Tail
@@ -182,15 +182,16 @@ def test_a_real_run_of_this_machine_while_it_trains_and_after(verbs: Verbs, fram
     command = [sys.executable, str(ROOT / "src" / "train.py"), *words, f"paths.results={verbs.results}"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as training:
         try:
-            end = time.monotonic() + 250
-            while not [*verbs.results.glob("digits/*/monitor/live.json")]:
-                assert training.poll() is None and time.monotonic() < end
-                time.sleep(0.1)
-            one: dict[str, Any] = {"progress": {"rate": None}}
-            while one["progress"]["rate"] is None or one["checkpoint"] is None:
-                assert time.monotonic() < end
-                [one] = verbs.json("status")["runs"]
-            progress = one["progress"]
+            wait_until(lambda: [*verbs.results.glob("digits/*/monitor/live.json")], training)
+            shown: dict[str, Any] = {}
+
+            def has_all() -> bool:
+                [found] = verbs.json("status")["runs"]
+                shown.update(found)
+                return found["progress"]["rate"] is not None and found["checkpoint"] is not None
+
+            wait_until(has_all, training)
+            one, progress = shown, shown["progress"]
             assert (one["state"], one["alive"]) == ("running", True) and "jobs.py cancel" in one["next"][0]
             assert progress["section"] in ("train", "validation", "checkpoint")
             assert 0 < progress["step"] < progress["steps"] == 1300000
@@ -215,8 +216,7 @@ def test_a_look_at_a_run_loads_nothing_heavy(verbs: Verbs, verb: str) -> None:
     """The commands import no framework or numpy. Only a terminal uses rich."""
     verbs.make(script=False, state="completed")
     program = [str(ROOT / "src" / "jobs.py"), verb, "--results", str(verbs.results)]
-    command = [sys.executable, "-X", "importtime", *program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = run_python("-X", "importtime", *program)
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     modules = {line.split("|")[-1].strip().split(".")[0] for line in lines}
     assert "argparse" in modules

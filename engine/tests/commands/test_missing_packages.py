@@ -2,7 +2,6 @@
 
 import ast
 import re
-import subprocess
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.testing.processes import run_python
 from train_anywhere import commands
 from train_anywhere.files import ROOT
 
@@ -56,10 +56,7 @@ SCRIPTS = (
 
 @pytest.mark.parametrize("command", SCRIPTS)
 def test_a_python_without_packages_gets_one_message(command: str, tmp_path: Path) -> None:
-    words = [sys.executable, "-S", *command.split()]  # -S: without site-packages
-    done = subprocess.run(
-        words, cwd=ROOT, capture_output=True, text=True, env={"PATH": "/usr/bin", "HOME": str(tmp_path)}
-    )
+    done = run_python("-S", *command.split(), env={"PATH": "/usr/bin", "HOME": str(tmp_path)})
     assert done.returncode == 2
     assert re.fullmatch(
         r"error: \w+ is not installed for this Python \(\S+\); use the project's: `source .venv/bin/activate` "
@@ -77,12 +74,7 @@ def test_an_old_python_can_read_the_check_of_its_version(path: str) -> None:
 
 def test_an_old_python_gets_one_message() -> None:
     code = "import sys; sys.version_info = (3, 9, 18, 'final', 0); import src"
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = ['.', 'engine']; {code}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    done = run_python("-S", "-c", f"import sys; sys.path[:0] = ['.', 'engine']; {code}")
     assert done.returncode == 2
     assert re.fullmatch(
         r"error: train_anywhere needs Python 3\.11 or newer, and \S+ is 3\.9; use .*\n", done.stderr

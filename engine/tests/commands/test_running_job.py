@@ -4,14 +4,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
+from tools.testing.processes import start_python, wait_until
 from train_anywhere.commands.jobs import main
 from train_anywhere.files import ROOT
 from train_anywhere.monitor import live
@@ -32,14 +31,10 @@ def start(results: Path, *words: str) -> "subprocess.Popen[str]":
     size = (
         "model=mlp", "trainer.max_epochs=1000000", "monitor.tensorboard=false", f"paths.results={results}",
     )  # fmt: skip
-    command = [sys.executable, str(ROOT / "src/train.py"), *size, *NO_OTHER, *words]
-    pipe = subprocess.PIPE
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=environ)
-    live, end = results / "latest" / "monitor" / "live.json", time.monotonic() + 200
-    while not (live.exists() and json.loads(live.read_text()).get("step")):
-        assert process.poll() is None and time.monotonic() < end, process.communicate()[0]
-        time.sleep(0.1)
+    more = {"stderr": subprocess.STDOUT, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
+    process = start_python(ROOT / "src/train.py", *size, *NO_OTHER, *words, **more)
+    live = results / "latest" / "monitor" / "live.json"
+    wait_until(lambda: live.exists() and json.loads(live.read_text()).get("step"), process)
     return process
 
 

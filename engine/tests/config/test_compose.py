@@ -1,18 +1,17 @@
 """The groups of the configuration, and command-line arguments in Hydra's grammar."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tools.testing.processes import run_python
 from train_anywhere.config.command.compose import BUNDLED, CONFIGS, compose, list_groups, quote_value
 from train_anywhere.config.command.diagnose import diagnose
 from train_anywhere.config.keys import flatten
 from train_anywhere.config.load import load, to_tree
-from train_anywhere.files import ROOT, with_engine
+from train_anywhere.files import with_engine
 
 
 def test_groups_are_the_folders() -> None:
@@ -85,9 +84,7 @@ def test_a_new_process_completes_a_choice_too(configs: Path) -> None:
     (configs / "data" / "mine.yaml").write_text("_target_: a.b\n")
     look = f"c.CONFIGS = c.ROOT / {str(configs)!r}; print(c.compose(['data=mine'])['data']['name'])"
     code = f"import train_anywhere.config.command.compose as c; {look}"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=with_engine(), capture_output=True, text=True
-    )
+    done = run_python("-c", code, env=with_engine())
     assert (done.stdout, done.returncode) == ("mine\n", 0), done.stderr
 
 

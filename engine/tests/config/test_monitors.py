@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.config.checks.monitors import describe_best_checkpoint, infer_mode
+from train_anywhere.config.command.compose import list_groups
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 
@@ -90,3 +91,13 @@ def test_a_metric_may_have_its_name_in_keras(framework: str, make_config: MakeCo
     file = {"lightning": "examples.lightning_module", "keras": "examples.keras_model"}[framework]
     own = make_config(*words, f"task._target_={file}.{model}", f"data._target_={file}.{data}")
     assert own.checkpoint.monitor == {"lightning": "val_acc", "keras": "val/acc"}[framework]
+
+
+@pytest.mark.parametrize("framework", ["lightning", "keras"])
+@pytest.mark.parametrize("choice", sorted({*list_groups()["task"]} - {"custom"}))
+def test_the_first_metric_of_a_task_decides_which_checkpoint_is_the_best(
+    choice: str, framework: str, make_config: MakeConfig
+) -> None:
+    config = make_config(f"task={choice}", f"framework={framework}")
+    name, mode = next(iter(config.task.monitors.items()))
+    assert (config.checkpoint.monitor, config.checkpoint.mode) == (f"val/{name}", mode)

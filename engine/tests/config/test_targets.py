@@ -1,19 +1,19 @@
 """Arguments of targets are checked from source, at submission."""
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tools.testing.processes import run_python
 from train_anywhere.config.checks.targets import target_notes, task_has_network
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load, to_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
-from train_anywhere.files import ENGINE, ROOT
+from train_anywhere.files import ENGINE
 
 STRANGER = """
 import lightning.pytorch as pl
@@ -159,7 +159,7 @@ tree = compose(to_hydra_overrides(["task._target_=stranger.LitModule", "task.hid
 load(tree)
 assert not {{"torch", "lightning", "keras", "tensorflow", "numpy", "stranger"}} & set(sys.modules), sys.modules.keys()
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = run_python("-c", code)
     assert done.returncode == 0, done.stderr
 
 

@@ -5,8 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import tarfile
 import time
 from collections.abc import Callable
@@ -22,6 +20,7 @@ from hypothesis import strategies as st
 from engine.tests.data.shard_files import SIZES, image, npy, write_shard, write_shards, write_tar
 from engine.tests.properties.cases import bounded
 from src.data.shards import Decoder
+from tools.testing.processes import run_python, start_python
 from train_anywhere.commands.index import main as index_command
 from train_anywhere.data.dataset import Splits
 from train_anywhere.data.order.assignment import BatchOrder, BlockOrder
@@ -31,7 +30,6 @@ from train_anywhere.data.shards.index import open_index
 from train_anywhere.data.shards.open import index_ahead, open_shards
 from train_anywhere.data.torch.loader import Batches, torch_loader
 from train_anywhere.errors import DataError
-from train_anywhere.files import ROOT
 
 SAMPLES = sum(SIZES)
 
@@ -369,16 +367,8 @@ def test_a_shard_that_changes_during_the_run(tmp_path, kind, monkeypatch) -> Non
 
 def test_one_scan_for_all_processes(tmp_path: Path) -> None:
     folder = write_shards(tmp_path / "data")
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "train_anywhere", "index", str(folder), "--results", str(tmp_path)],
-            cwd=ROOT,
-            stdout=-1,
-            stderr=-1,
-            text=True,
-        )
-        for _ in range(4)
-    ]
+    words = ("-m", "train_anywhere", "index", folder, "--results", tmp_path)
+    started = [start_python(*words) for _ in range(4)]
     printed = [process.communicate(timeout=60) for process in started]
     assert sum("indexing 7 shards: done" in err for _, err in printed) == 1
     assert all(f"Samples:       {SAMPLES + 30}" in out for out, _ in printed)
@@ -570,9 +560,8 @@ def test_the_command_has_one_message(tmp_path: Path, capsys: pytest.CaptureFixtu
         link = tarfile.TarInfo("\udcff\x1b[1m.npy")
         link.type, link.linkname = tarfile.SYMTYPE, "0.npy"
         tar.addfile(link)
-    command = [sys.executable, "-m", "train_anywhere", "index", str(tmp_path), "--results", str(tmp_path)]
     env = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    done = run_python("-m", "train_anywhere", "index", str(tmp_path), "--results", str(tmp_path), env=env)
     assert done.returncode == 0 and r"links such as \udcff\x1b[1m.npy are left out" in done.stdout, (
         done.stderr
     )

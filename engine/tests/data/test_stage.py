@@ -4,19 +4,17 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tarfile
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from src.data.mnist import open_mnist
+from tools.testing.processes import start_python, wait_until
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.errors import DataError
 from train_anywhere.features.stage.copy import make_stager, stage
-from train_anywhere.files import ROOT
 from train_anywhere.files.node_disk import shared_folder
 
 
@@ -115,9 +113,7 @@ STAGE = (
 
 
 def begin(source: Path, disk: Path, start: str, program: str = STAGE) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", program, str(source), str(disk), start]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    return start_python("-c", program, source, disk, start, stdin=subprocess.PIPE)
 
 
 def test_a_copy_that_was_killed_is_made_again(source: Path, disk: Path) -> None:
@@ -126,10 +122,7 @@ def test_a_copy_that_was_killed_is_made_again(source: Path, disk: Path) -> None:
     waits = "import os, shutil; os.path.isfile, copy = os.path.exists, shutil.copyfile\n"
     waits += "shutil.copyfile = lambda a, b: open(a) if a.name == 'hangs' else copy(a, b)\n"
     killed = begin(source, disk, "1", waits + STAGE)
-    deadline = time.monotonic() + 120
-    while not [*shared_folder(disk).path.glob(".data-*/data/train/dog/dog.txt")]:
-        assert time.monotonic() < deadline and killed.poll() is None
-        time.sleep(0.02)
+    wait_until(lambda: [*shared_folder(disk).path.glob(".data-*/data/train/dog/dog.txt")], killed)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     [half] = copies(disk)

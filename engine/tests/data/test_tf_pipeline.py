@@ -1,7 +1,6 @@
 import os
 import random
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import tensorflow as tf
 
 from src.data.digits import open_digits
 from src.data.imagefolder import open_imagefolder
+from tools.testing.processes import run_python
 from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.tf.arrays import to_arrays
 from train_anywhere.data.tf.pipeline import Samples, plain_data_errors, read_batches
@@ -42,14 +42,7 @@ def arrays(dataset: tf.data.Dataset) -> list[np.ndarray]:
 
 def in_new_process(script: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Python code from the repository root: a process has only one of the frameworks."""
-    return subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return run_python("-c", script, *map(str, arguments), env={**os.environ, **environment})
 
 
 TORCH_EPOCHS = """

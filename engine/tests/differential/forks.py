@@ -6,6 +6,8 @@ import select
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 import traceback
@@ -17,6 +19,14 @@ from typing import Any
 
 class ForkError(Exception):
     """A fork raised an error, was killed or timed out. The message ends with the error's name."""
+
+
+def compare(*arguments: str, code: int = 0) -> str:
+    """Compare programs in a new process, whose forks have no threads of pytest. Return its output."""
+    command = [sys.executable, str(Path(__file__).with_name("run.py")), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == code, done.stdout[-6000:] + done.stderr[-3000:]
+    return done.stdout
 
 
 def call_in_forks(functions: Sequence[Callable[[], Any]], timeout: float = 60) -> list[Any]:

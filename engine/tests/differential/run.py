@@ -18,14 +18,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "engine")]
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
-from engine.tests.differential.draws import count_names, shrink  # noqa: E402
+from engine.tests.differential.draws import shrink  # noqa: E402
 from engine.tests.differential.table import find_row, read_rows  # noqa: E402
 from engine.tests.differential.tally import add_batch, find_problems  # noqa: E402
-
-LONG = 2000
-"""Number of programs of a long run on one rank."""
 
 
 def main() -> int:
@@ -52,7 +49,7 @@ def main() -> int:
     tested.warm_up()
 
     def check(spec: Any) -> Any:
-        return tested.check(spec, options.ranks, options.stops, options.fault)
+        return tested.check(spec, options.ranks, options.stops, options.fault, options.programs >= 50)
 
     if options.only is not None or options.spec:
         spec = options.spec or tested.draw_program(options.only, options.ranks)
@@ -74,7 +71,7 @@ def main() -> int:
         if isinstance(found, str):
             refused[found] += 1
             continue
-        count_names(spec, counts)
+        tested.count_draws(spec, counts)
         rows.update({find_row(kind, options.ranks, tested.INTENDED) or "FAULT" for kind in found})
         equal += not has_faults(found, tested, options.ranks)
         for kind, example in found.items():
@@ -102,7 +99,7 @@ def main() -> int:
     drawn = {name: counts[name] for name in tested.DRAWN}
     sums = add_batch(options.sums, form, len(seeds), drawn, rows.elements())
     print("rows of the table, with the number of programs that needed them:", dict(rows))
-    problems = find_problems(sums, LONG, tested.DRAWN, read_rows(options.framework))
+    problems = find_problems(sums, tested.LONG, tested.DRAWN, read_rows(options.framework))
     if options.fault:
         problems.append(f"the fault {options.fault} is not found")
     print("\n".join(problems))

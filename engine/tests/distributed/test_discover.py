@@ -4,12 +4,11 @@ Horovod 0.28).
 `environments/NAME.env` holds the variables of all ranks, one block per rank in the order of the ranks.
 """
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tools.testing.processes import run_python
 from train_anywhere.distributed.discover import discover, job_port
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
@@ -140,5 +139,5 @@ def test_import_is_light():
         "print({'numpy', 'omegaconf', 'torch', 'horovod'} & {*sys.modules})"
     )
     root = Path(__file__).resolve().parents[3]
-    run = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    run = run_python("-c", code, cwd=root, check=True)
     assert run.stdout == "set()\n"

@@ -3,13 +3,13 @@
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tools.testing.processes import run_python
 from tools.testing.projects import copy_project
 from train_anywhere import features
 from train_anywhere.config.schema import Config
@@ -220,7 +220,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *words], cwd=project, capture_output=True, text=True, timeout=600)
+    return run_python(*words, cwd=project, timeout=600)
 
 
 FULL = "features.disk_space.least_gib=1e9"

@@ -2,13 +2,13 @@
 
 import os
 import subprocess
-import sys
 import urllib.error
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tools.testing.processes import run_python
 from train_anywhere.commands.fetch import make_environment
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.features import Features, problems
@@ -68,11 +68,8 @@ def test_fetching_keeps_the_login_at_the_hub(make_config: Any, monkeypatch: pyte
 
 
 def run(*words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "train_anywhere", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **environ}
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False, timeout=300
-    )
+    return run_python("-m", "train_anywhere", *words, env=environment)
 
 
 def test_a_job_without_network_runs_after_a_fetch(train: Any, tmp_path: Path) -> None:

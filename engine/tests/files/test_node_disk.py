@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.testing.processes import start_python
 from train_anywhere.files import ROOT, node_disk
 from train_anywhere.files.node_disk import KEEP_DAYS, NoSpaceError, boot_id, hold_lock, provide, shared_folder
 from train_anywhere.files.removal import MARKER, NotOwnedError
@@ -42,8 +43,7 @@ def test_two_processes_at_once_make_it_once(tmp_path: Path) -> None:
         "folder = provide(Path(sys.argv[1]), 'thing', fill, 5, 1)\n"
         "assert (folder / 'data').read_text() == 'whole'"
     )
-    command = [sys.executable, "-c", program, str(tmp_path)]
-    both = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    both = [start_python("-c", program, tmp_path) for _ in range(2)]
     assert sorted(p.communicate(timeout=60)[0].strip() for p in both) == ["", "filled"]
 
 
@@ -124,9 +124,7 @@ def test_a_lock_that_was_removed_meanwhile_is_none(tmp_path: Path) -> None:
         assert held
         with hold_lock(lock, wait=False) as again:
             assert not again
-        other = subprocess.Popen(
-            [sys.executable, "-c", waiting, str(lock)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-        )
+        other = start_python("-c", waiting, lock)
         assert other.stdout and other.stdout.readline() == "waits\n"
         time.sleep(0.2)
         lock.unlink()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.testing.processes import run_python
 from train_anywhere.files import ROOT
 
 PRINTS = f"""
@@ -78,7 +79,7 @@ print(" three")
 print()
 1 / 0
 """
-    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    shown = run_python("-c", script)
     assert shown.stdout == "[rank 3] one\n[rank 3] two three\n[rank 3] \n"
     assert shown.stderr.splitlines()[-1] == "[rank 3] ZeroDivisionError: division by zero"
     assert all(line.startswith("[rank 3] ") for line in shown.stderr.splitlines())

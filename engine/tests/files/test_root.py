@@ -3,11 +3,11 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tools.testing.processes import run_python
 from train_anywhere.files import ENGINE, ROOT, with_engine
 from train_anywhere.files.root import resolve_as_typed, restore_links, shell_folder
 
@@ -27,9 +27,7 @@ def project(tmp_path: Path) -> Path:
 
 def shown(*words: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run Python with this engine on its path."""
-    return subprocess.run(
-        [sys.executable, *words], cwd=cwd, env={**with_engine(), **environ}, capture_output=True, text=True
-    )
+    return run_python(*words, cwd=cwd, env={**with_engine(), **environ})
 
 
 def test_the_folder_around_the_command(project: Path) -> None:
@@ -56,8 +54,7 @@ def test_a_command_without_configs_and_one_without_an_engine(tmp_path: Path) -> 
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     for script in ("train", "run", "jobs", "evaluate"):
-        command = [sys.executable, "-S", tmp_path / "src" / f"{script}.py"]  # -S: without site-packages
-        done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True)
+        done = run_python("-S", tmp_path / "src" / f"{script}.py", cwd=tmp_path, env=environ)
         assert done.returncode == 2, done.stderr
         assert done.stderr == "error: train_anywhere is not installed: run `make setup`.\n"
     done = shown(str(tmp_path / "src" / "train.py"), cwd=tmp_path)
@@ -71,8 +68,7 @@ def test_a_run_finds_the_engine_for_every_process_that_it_starts(tmp_path: Path)
     environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     words = ["model=mlp", "trainer.max_epochs=2", "trainer.devices=2", "monitor.serve=true"]
     words += ["monitor.sample_seconds=0.2", f"paths.results={tmp_path}"]
-    command = [sys.executable, str(ROOT / "src" / "train.py"), *words]
-    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = run_python(str(ROOT / "src" / "train.py"), *words, cwd=tmp_path, env=environ)
     assert done.returncode == 0, done.stderr
     assert len(list(tmp_path.glob("latest/monitor/*.csv"))) == 1
     assert "TensorBoard does not run" not in done.stdout + done.stderr
@@ -149,10 +145,7 @@ def test_the_project_s_folder_is_as_it_was_typed(home: Path, folder: str, progra
     start = "import sys; from pathlib import Path; sys.path[0] = str(Path(__file__).resolve().parents[1] / 'engine')"
     (project / "src" / "t.py").write_text(f"{start}; from train_anywhere.files import ROOT; print(ROOT)")
     where = str(home / folder)
-    command = [sys.executable, program.format(home=home)]
-    said = subprocess.run(
-        command, cwd=where, env={**os.environ, "PWD": where}, capture_output=True, text=True
-    )
+    said = run_python(program.format(home=home), cwd=where, env={**os.environ, "PWD": where})
     assert said.stdout == f"{project}\n", said.stderr
 
 

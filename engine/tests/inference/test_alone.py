@@ -3,11 +3,11 @@
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tools.testing.processes import run_python
 from train_anywhere.files import ROOT, with_engine
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.trust import remember, remember_script
@@ -31,10 +31,7 @@ def run_alone(
     (folder / "predict.py").write_text(SCRIPT.format(run=str(run), trust=", trust=True" if trust else ""))
     environ = {n: v for n, v in with_engine().items() if n != "TRAIN_ROOT"} | variables
     environ["XDG_STATE_HOME"] = str(folder / "state")  # with the record of what this user has run
-    command = [sys.executable, folder / "predict.py"]
-    return subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=200
-    )
+    return run_python(folder / "predict.py", cwd=folder, env=environ)
 
 
 @pytest.fixture

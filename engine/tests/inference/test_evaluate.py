@@ -5,8 +5,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,7 @@ from PIL import Image
 
 from src.data.digits import open_digits
 from tools.testing.frameworks import FIRST
-from train_anywhere.files import ROOT
+from tools.testing.processes import run_python
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.testing.plugin import FRAMEWORKS
@@ -214,8 +212,8 @@ def test_an_error_of_the_network_is_shown_at_its_line(framework, train, tmp_path
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = train(*words, f"paths.results={tmp_path}/results", env=environ)
     assert done.returncode == 0, done.stderr
-    command = [sys.executable, str(ROOT / "src" / "evaluate.py"), str(tmp_path / "results" / "latest")]
-    broken = subprocess.run(command, capture_output=True, text=True, env={**environ, "BREAK": "1"})
+    latest = str(tmp_path / "results" / "latest")
+    broken = run_python("src/evaluate.py", latest, env={**environ, "BREAK": "1"})
     assert broken.returncode == 1
     assert "LookupError" in broken.stderr and "no such row" in broken.stderr
     files = re.findall('File "(.*?)", line', broken.stderr)

@@ -1,9 +1,8 @@
 """Members of a sweep have the configurations that plain Hydra composes, and run one after the other."""
 
 import json
-import subprocess
-import sys
 
+from tools.testing.processes import run_python
 from train_anywhere.files import ROOT
 
 PROGRAM = """
@@ -55,9 +54,8 @@ CASES: list[tuple[list[list[str]], int]] = [
 
 
 def test_members_are_those_of_hydra() -> None:
-    arguments = [sys.executable, "-c", PROGRAM, json.dumps([members for members, _ in CASES])]
     environ = {"PYTHONPATH": str(ROOT / "engine"), "HOME": "/home/x"}
-    done = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, env=environ)
+    done = run_python("-c", PROGRAM, json.dumps([members for members, _ in CASES]), env=environ)
     assert done.returncode == 0, done.stderr
     found = zip(CASES, json.loads(done.stdout), strict=True)
     assert [(members, answer) for (members, count), answer in found if answer != [True, count]] == []

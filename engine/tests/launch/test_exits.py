@@ -3,11 +3,11 @@
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tools.testing.processes import run_python, start_python
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.job.signals import Signals
 from train_anywhere.job.supervisor import Supervisor
@@ -48,9 +48,7 @@ def program(text: str, tmp_path: Path) -> "subprocess.CompletedProcess[str]":
     file = tmp_path / "mine.py"
     file.write_text(text)
     environment = {**os.environ, "PYTHONPATH": f"{ENGINE}:{ROOT}"}
-    return subprocess.run(
-        [sys.executable, str(file)], capture_output=True, text=True, timeout=60, env=environment
-    )
+    return run_python(str(file), env=environment)
 
 
 @pytest.mark.parametrize("how", COMMANDS)
@@ -147,8 +145,7 @@ def test_a_rank_ends_with_the_process_that_started_it(first: str, tmp_path: Path
     rank.write_text(RANK.format(first=first))
     parent.write_text(STARTS)
     environment = {**rank_environment(), "PYTHONPATH": f"{ENGINE}:{ROOT}"}
-    command, pipe = [sys.executable, str(parent), str(rank)], subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+    with start_python(parent, rank, env=environment) as process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGKILL)

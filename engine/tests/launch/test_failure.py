@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 
 from tools.testing.frameworks import PAGES
+from tools.testing.processes import run_python
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import STOPPED, DataError, LostRankError, ProjectError
 from train_anywhere.files import ROOT
@@ -192,7 +191,7 @@ def test_a_sentence_of_ours_is_a_consequence_too(run: RunDir, tmp_path: Path) ->
         f"report_failure(RunDir(Path({str(tmp_path)!r})), Topology(1, world_size=2), LostRankError('rank 1 stops.'))\n"
         "os.write(2, b'[E] frame #0: c10d\\n')"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    done = run_python("-c", program)
     [line] = done.stderr.splitlines()
     assert line.startswith("error: rank 1 stops. Details: ")
     assert "LostRankError" in details(line) and details(line).endswith("frame #0: c10d\n")

@@ -6,13 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tools.testing.processes import start_python, wait_until
 from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.files import ROOT
 from train_anywhere.launch.forkserver import LOST_EXIT_CODE, ForkedProcess, ForkServer
@@ -175,10 +175,8 @@ def test_a_server_that_was_killed() -> None:
 
 def sweep(results: Path, *words: str) -> "subprocess.Popen[str]":
     """`src/train.py -m`, with its output in pipes."""
-    command = [sys.executable, str(ROOT / "src/train.py"), "-m", *SMALL, *words, f"paths.results={results}"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, text=True, env=environ, **pipes)
+    return start_python("src/train.py", "-m", *SMALL, *words, f"paths.results={results}", env=environ)
 
 
 @MEMBERS
@@ -217,9 +215,7 @@ def test_a_signal_stops_a_sweep_with_a_checkpoint(number: int, code: int, tmp_pa
         _, err = process.communicate(timeout=100)
     assert process.returncode == code, err
     (run,) = tmp_path.glob("*/2*/run.json")
-    end = time.monotonic() + 60
-    while (info := json.loads(run.read_text()))["state"] == "running":
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    wait_until(lambda: json.loads(run.read_text())["state"] != "running")
+    info = json.loads(run.read_text())
     assert info["state"] == "preempted" and info["checkpoint"] and "Traceback" not in err
     assert number == signal.SIGKILL or "stopped at member 1 of 2; 1 did not start." in err

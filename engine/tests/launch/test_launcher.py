@@ -1,12 +1,11 @@
 """The log of other launchers: a message for an exited rank, and their own errors in full."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from train_anywhere.files import ROOT
+from tools.testing.processes import run_python
 from train_anywhere.launch import launcher
 from train_anywhere.launch.launcher import describe_rank_exit
 from train_anywhere.testing.plugin import missing_framework_message
@@ -18,8 +17,7 @@ HOROVOD = (
 
 
 def launch(run: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "train_anywhere.launch.launcher", str(run), *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return run_python("-m", "train_anywhere.launch.launcher", str(run), *words)
 
 
 def kept(run: Path) -> str:

@@ -12,6 +12,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from tools.testing.processes import start_python, wait_until
 from train_anywhere.files import ROOT
 from train_anywhere.launch import processes as launch
 from train_anywhere.launch.forkserver import ForkServer
@@ -59,17 +60,15 @@ def test_a_rank_that_writes_a_checkpoint_may_finish_it(tmp_path: Path) -> None:
     started = processes(
         f"{write}; os.rename(f'{tmp_path}/.00000010.{{os.getpid()}}', '{tmp_path}/10'); time.sleep(600)"
     )
-    while len(list(tmp_path.iterdir())) < 2:
-        time.sleep(0.01)
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
     ranks = LocalRanks([*started, *processes("raise SystemExit(3)")], 0.2, tmp_path)
     assert watch_ranks(ranks) == 3 and (tmp_path / "10").is_dir() and started[0].poll() == -signal.SIGKILL
 
 
 def test_ctrl_c_stops_all_ranks_with_a_checkpoint(tmp_path: Path) -> None:
     options = ["strategy=ddp", "trainer.devices=2", "trainer.max_epochs=500", "model.width=8"]
-    command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), *options, f"paths.results={tmp_path}"]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **streams) as process:
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with start_python("-u", "src/train.py", *options, f"paths.results={tmp_path}", env=environ) as process:
         assert process.stdout is not None and process.stderr is not None
         while "epoch 1/500" not in (line := process.stdout.readline()):
             assert line, process.stderr.read()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tools.testbed.namespaces import is_running
+from tools.testing.processes import wait_until
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.job.running_ranks import find_ranks
 from train_anywhere.launch import warm_rank
@@ -117,10 +118,7 @@ def test_signals_reach_the_rank_and_its_end_follows_that_of_its_task(task: Task)
             assert found.stdout.split() == [str(rank)], "a task must not look like a rank"
             process.send_signal(number)
             assert process.wait(30) == code
-        end = time.monotonic() + 60
-        while is_running(rank):
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        wait_until(lambda rank=rank: not is_running(rank))
 
 
 def test_ranks_whose_libraries_would_read_other_variables_are_new_interpreters(task: Task) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tools.testing.processes import start_python
 from train_anywhere.features.hangs.hangs import describe, find_hang, limit, rank_names
 from train_anywhere.features.hangs.stacks import collect
 from train_anywhere.files import ROOT
@@ -117,7 +118,7 @@ def test_the_stacks_of_a_program_are_its_own() -> None:
         pytest.skip("needs py-spy")
     inner = "import time\ndef computes():\n    print(flush=True)\n    time.sleep(60)\ncomputes()"
     outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
-    with subprocess.Popen([sys.executable, "-c", outer], stdout=subprocess.PIPE) as process:
+    with start_python("-c", outer) as process:
         assert process.stdout and process.stdout.readline()
         rank = replace(RANK, pid=process.pid, started=int(process_start(process.pid) or 0), section="program")
         found = collect([rank], Path("/nowhere"))

@@ -3,16 +3,14 @@
 import os
 import shutil
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tools.testing.processes import run_python
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.files import ROOT
 from train_anywhere.monitor.heartbeat import SIZE, Heartbeat, place_of, read
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.lock import process_start
@@ -44,7 +42,7 @@ def test_another_process_reads_what_this_one_writes(run: RunDir, beat: Heartbeat
     beat.computed()
     beat.trained_batch(41)
     program = f"from pathlib import Path; from train_anywhere.monitor.heartbeat import read; print(read(Path({str(path_of(run))!r})))"
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    said = run_python("-c", program)
     record = read(path_of(run))
     assert record and said.stdout.strip() == str(record)
     assert (record["rank"], record["world_size"], record["pid"]) == (3, 8, os.getpid())

@@ -1,18 +1,17 @@
 """`monitor.idle` on trainings and a program on idle GPUs of a stand-in for nvidia-smi."""
 
 import os
-import subprocess
-import sys
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from engine.tests.monitor.nvidia import idle_gpus
+from tools.testing.processes import start_python
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.features.sampler import Gpu, IdleGpus, IdleWatch, Sampler
-from train_anywhere.files import ROOT
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.runs.folder import RunDir
 
@@ -20,21 +19,16 @@ MakeRun = Callable[..., tuple[Config, RunDir]]
 
 
 def test_a_warning_ends_nothing(tmp_path: Path) -> None:
-    words = [
-        "model=mlp",
-        "trainer.max_epochs=1000000",
-        "trainer.max_time=00:00:00:02",
-        "monitor.sample_seconds=0.2",
-    ]
-    command = [
-        sys.executable,
-        str(ROOT / "src" / "train.py"),
-        f"paths.results={tmp_path / 'results'}",
-        *words,
-    ]
+    """The training continues until it is stopped, and says it once."""
+    words = ["model=mlp", "trainer.max_epochs=1000000", "monitor.sample_seconds=0.2"]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", **idle_gpus(tmp_path, warn=0.01)}
-    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0 and done.stdout.count("have done nothing for 0.01 min") == 1, done
+    with start_python("-u", "src/train.py", f"paths.results={tmp_path}", *words, env=environ) as process:
+        printed = ""
+        for line in process.stdout or ():
+            if "have done nothing for 0.01 min" in line:
+                process.send_signal(signal.SIGTERM)
+            printed += line
+    assert process.returncode == 75 and printed.count("have done nothing for 0.01 min") == 1, printed
 
 
 class Samples:

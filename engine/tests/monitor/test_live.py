@@ -4,12 +4,12 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tools.testing.processes import wait_until
 from train_anywhere.monitor import live as module
 from train_anywhere.monitor.live import PROFILE, SAVE, SAVED, Live, Requests, read_id, withdraw, write
 
@@ -19,13 +19,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two seconds would make the tests as long."""
     monkeypatch.setattr(module, "EVERY_S", 0.02)
     monkeypatch.setattr(module, "REST_FACTOR", 1)
-
-
-def until(there: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def read(run: Path) -> dict[str, Any]:
@@ -38,12 +31,12 @@ def test_it_follows_the_training_to_its_end(tmp_path: Path, quick: None) -> None
     state = {"step": 1}
     live = Live(tmp_path, lambda: dict(state), time.monotonic, {"SLURM_JOB_ID": "7"})
     live.start()
-    until(lambda: read(tmp_path).get("step") == 1)
+    wait_until(lambda: read(tmp_path).get("step") == 1)
     assert read(tmp_path)["attempt"] == "7"
     assert abs(read(tmp_path)["time"] - time.time()) < 60
     for step in range(2, 30):
         state["step"] = step
-        until(lambda: read(tmp_path)["step"] == state["step"])
+        wait_until(lambda: read(tmp_path)["step"] == state["step"])
     state["step"] = 30
     live.close()  # at once, not when it is due
     assert read(tmp_path)["step"] == 30
@@ -55,12 +48,12 @@ def test_what_does_not_move_is_not_written_again(tmp_path: Path, quick: None) ->
     moved, looks = time.monotonic() - 100, []
     live = Live(tmp_path, lambda: looks.append(1) or {"step": 1}, lambda: moved, {})
     live.start()
-    until(lambda: bool(read(tmp_path)))
+    wait_until(lambda: bool(read(tmp_path)))
     before = (tmp_path / "monitor" / "live.json").stat().st_mtime_ns
     assert read(tmp_path)["time"] == pytest.approx(time.time() - (time.monotonic() - moved), abs=10)
     assert read(tmp_path)["attempt"] is None
     seen = len(looks)
-    until(lambda: len(looks) > seen + 3)
+    wait_until(lambda: len(looks) > seen + 3)
     live.close()
     assert (tmp_path / "monitor" / "live.json").stat().st_mtime_ns == before
 
@@ -76,7 +69,7 @@ def test_a_full_disk_is_done_without_until_there_is_room(small_disk, quick, capf
     time.sleep(0.3)
     assert read(small_disk) == {}
     filler.unlink()
-    until(lambda: read(small_disk).get("step") == 1)
+    wait_until(lambda: read(small_disk).get("step") == 1)
     live.close()
     assert os.listdir(small_disk / "monitor") == ["live.json"]
     assert capfd.readouterr() == ("", "")
@@ -95,7 +88,7 @@ def test_a_slow_disk_takes_a_thousandth_of_the_time(tmp_path: Path, monkeypatch:
     steps = iter(range(1000))
     live = Live(tmp_path, lambda: {"step": next(steps)}, time.monotonic, {})
     live.start()
-    until(lambda: bool(writes))
+    wait_until(lambda: bool(writes))
     time.sleep(0.3)
     assert len(writes) == 1
     live.close()

@@ -7,13 +7,13 @@ import os
 import re
 import resource
 import subprocess
-import sys
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tools.testing.processes import run_python
 from train_anywhere.files import ROOT
 from train_anywhere.monitor.run_facts import AttemptSums
 from train_anywhere.runs.lock import identity
@@ -29,14 +29,8 @@ DAY = 8_640
 def command(results: Path, script: str, *words: str, code: int = 0) -> tuple[str, float]:
     """Return the output of a command, and the CPU seconds that it took."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    call = [
-        sys.executable,
-        *(("-m", "train_anywhere", script) if script == "report" else (f"src/{script}",)),
-        *words,
-        "--results",
-        str(results),
-    ]
-    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    start = ("-m", "train_anywhere", script) if script == "report" else (f"src/{script}",)
+    done = run_python(*start, *words, "--results", str(results))
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == code, done.stderr
     return done.stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -201,9 +195,8 @@ def local_sweep(folder: Path, seeds: str, spoil: str = "") -> subprocess.Complet
     """Run a sweep here. `spoil` is Python code that runs at the command's start."""
     (folder / "sitecustomize.py").write_text(spoil)
     words = ("-m", f"seed={seeds}", *SWEEP, f"paths.results={folder / 'results'}")
-    call = [sys.executable, str(ROOT / "src" / "train.py"), *words]
     environ = {**os.environ, "PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}", "NO_COLOR": "1"}
-    return subprocess.run(call, capture_output=True, text=True, timeout=600, env=environ, check=False)
+    return run_python(str(ROOT / "src" / "train.py"), *words, env=environ, timeout=600)
 
 
 SPOILER = """

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tools.testing.processes import start_python, wait_until
 from train_anywhere.config.schema import Config
 from train_anywhere.features import Features
 from train_anywhere.features.node import NICE, make_services, node_name, run_services
@@ -32,7 +33,7 @@ def side(make_run: MakeRun) -> Iterator[tuple[RunDir, "subprocess.Popen[bytes]"]
     pipe = subprocess.PIPE
     _, run = make_run(*OFTEN)
     with subprocess.Popen(command(run), cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe) as process:
-        wait_for(lambda: lines(run) > 2)
+        wait_until(lambda: lines(run) > 2)
         yield run, process
         process.kill()
 
@@ -42,17 +43,10 @@ def lines(run: RunDir) -> int:
     return len(table.read_text().splitlines()) if table.exists() else 0
 
 
-def wait_for(there: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < end, f"not within {seconds} s"
-        time.sleep(0.02)
-
-
 def test_it_writes_on_at_low_priority(side: tuple[RunDir, "subprocess.Popen[bytes]"]) -> None:
     run, process = side
     before = lines(run)
-    wait_for(lambda: lines(run) > before + 2)
+    wait_until(lambda: lines(run) > before + 2)
     assert psutil.Process(process.pid).nice() == min(19, os.nice(0) + NICE)
 
 
@@ -67,7 +61,7 @@ def test_it_ends_at_sigterm_and_at_no_other_signal_of_a_job(side):
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP):
         process.send_signal(number)
     before = lines(run)
-    wait_for(lambda: lines(run) > before + 1)
+    wait_until(lambda: lines(run) > before + 1)
     process.terminate()
     process.wait(timeout=30)  # its input is still open
     out, err = process.communicate()
@@ -81,18 +75,12 @@ def test_it_ends_when_its_parent_is_gone(make_run: MakeRun) -> None:
     script = (
         f"import subprocess; print(subprocess.Popen({command(run)!r}, stdin={read}).pid, flush=True); input()"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", script],
-        cwd=ROOT,
-        pass_fds=[read],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as parent:
+    with start_python("-c", script, pass_fds=[read], stdin=subprocess.PIPE, stderr=None) as parent:
         assert parent.stdout
         side = psutil.Process(int(parent.stdout.readline()))
-        wait_for(lambda: lines(run) > 1)
+        wait_until(lambda: lines(run) > 1)
         parent.kill()
-    wait_for(lambda: not side.is_running() or side.status() == psutil.STATUS_ZOMBIE, 30)
+    wait_until(lambda: not side.is_running() or side.status() == psutil.STATUS_ZOMBIE)
     os.close(read)
     os.close(write)
 
@@ -186,7 +174,7 @@ def test_a_service_that_fails_or_hangs_leaves_the_others(make_run):
 def test_a_run_here_has_one_and_ends_it(make_run: MakeRun, stuck: bool) -> None:
     config, run = make_run(*OFTEN)
     with run_monitor(run, config):
-        wait_for(lambda: lines(run) > 1)
+        wait_until(lambda: lines(run) > 1)
         for side in [
             c for c in psutil.Process().children() if stuck and "train_anywhere.features.node" in c.cmdline()
         ]:

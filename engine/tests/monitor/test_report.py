@@ -5,13 +5,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from tools.testing.processes import run_python, wait_until
 from train_anywhere import features
 from train_anywhere.files import ROOT
 from train_anywhere.monitor.report.figures import MOST_POINTS, Figure, describe, thin_out
@@ -24,8 +24,7 @@ SMALL = ("model=mlp", "trainer.max_epochs=2", "trainer.log_every_n_steps=2", "tr
 
 
 def report(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "train_anywhere", "report", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return run_python("-m", "train_anywhere", "report", *map(str, arguments))
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +35,7 @@ def trained(train, tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, str(ROOT / "src" / "train.py"), *options, "trainer.max_epochs=200"]
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     times = results / "latest" / "monitor" / "times.json"
-    until = time.monotonic() + 200
-    while not times.exists() or json.loads(times.read_text())["seconds"]["step"] < 2:
-        assert first.poll() is None and time.monotonic() < until
-        time.sleep(0.2)
+    wait_until(lambda: times.exists() and json.loads(times.read_text())["seconds"]["step"] >= 2, first)
     first.send_signal(signal.SIGKILL)
     first.wait()
     run = (results / "latest").resolve()

@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from engine.tests.monitor.test_node import MakeRun, command, wait_for
+from engine.tests.monitor.test_node import MakeRun, command
+from tools.testing.processes import wait_until
 from train_anywhere.features.serve import is_first, lines, server_address
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
@@ -44,7 +45,7 @@ def test_a_server_as_long_as_the_side_process(make_run: MakeRun) -> None:
         assert listening == ["127.0.0.1"]
         out, err = side.communicate(timeout=60)
     assert (out, err) == ("", "")
-    wait_for(lambda: not board.is_running())
+    wait_until(lambda: not board.is_running())
     assert served(run, "tensorboard") == {}
 
 
@@ -62,7 +63,7 @@ def test_a_dashboard_of_one_s_own(make_run: MakeRun) -> None:
         begun = psutil.Process(side.pid).children(recursive=True)
         side.communicate(timeout=60)
     assert len(begun) == 2  # the shell, the server
-    wait_for(lambda: not any(process.is_running() for process in begun))
+    wait_until(lambda: not any(process.is_running() for process in begun))
     assert served(run, "dashboard") == {}
 
 
@@ -73,7 +74,7 @@ def test_a_killed_side_process_leaves_no_dashboard(make_run: MakeRun) -> None:
         side.stdout.readline()
         begun = psutil.Process(side.pid).children(recursive=True)
         side.send_signal(signal.SIGKILL)
-    wait_for(lambda: not any(process.is_running() for process in begun))
+    wait_until(lambda: not any(process.is_running() for process in begun))
 
 
 @pytest.mark.parametrize(

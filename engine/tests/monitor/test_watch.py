@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from engine.tests.monitor import test_hangs
+from tools.testing.processes import start_python, wait_until
 from train_anywhere.config.schema import Config
 from train_anywhere.features.hangs.hangs import Hang
 from train_anywhere.features.hangs.stacks import is_repeated_hang
@@ -91,11 +92,7 @@ def watched(make_run: Make) -> Iterator[Callable[..., tuple[RunDir, Watch]]]:
 
 
 def look_until(watch: Watch, there: Callable[[], bool]) -> None:
-    end = time.monotonic() + 100
-    while not there():
-        assert time.monotonic() < end
-        watch.poll(time.time())
-        time.sleep(0.1)
+    wait_until(lambda: there() or watch.poll(time.time()))
 
 
 def found(run: RunDir) -> dict[str, Any]:
@@ -276,19 +273,9 @@ def test_one_of_two_ranks_of_a_training_is_stopped(tmp_path: Path, words: list[s
     """It is named with its stack after 6 s. Then the run exits and prints how to resume."""
     options = ["trainer.devices=2", "trainer.max_epochs=500", "model.width=8", "monitor.tensorboard=false"]
     watch = ["monitor.hang_minutes=0.1", "monitor.hang=requeue", "monitor.progress=none"]
-    command = [
-        sys.executable,
-        "-u",
-        str(ROOT / "src" / "train.py"),
-        *options,
-        *words,
-        *watch,
-        f"paths.results={tmp_path}",
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    ) as process:
+    more = {"stderr": subprocess.STDOUT, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
+    command = ["-u", ROOT / "src/train.py", *options, *words, *watch, f"paths.results={tmp_path}"]
+    with start_python(*command, **more) as process:
         monitor = tmp_path / "latest" / "monitor"
         victim = wait_for_step(monitor, 5)
         os.kill(victim["pid"], signal.SIGSTOP)
@@ -306,11 +293,11 @@ def test_one_of_two_ranks_of_a_training_is_stopped(tmp_path: Path, words: list[s
 
 def wait_for_step(monitor: Path, step: int) -> dict[str, Any]:
     """Rank 1, once both ranks have trained for a few steps."""
-    end = time.monotonic() + 120
-    while time.monotonic() < end:
-        for path in monitor.glob("ranks-*.json"):
-            ranks = json.loads(path.read_text())["ranks"]
-            if len(ranks) == 2 and all(r["step"] > step for r in ranks):
-                return dict(ranks[1])
-        time.sleep(0.2)
-    raise AssertionError("the ranks did not train")
+    found: list[dict[str, Any]] = []
+
+    def trained() -> bool:
+        found[:] = [r for path in monitor.glob("ranks-*.json") for r in json.loads(path.read_text())["ranks"]]
+        return len(found) == 2 and all(r["step"] > step for r in found)
+
+    wait_until(trained)
+    return found[1]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from engine.tests.program.conftest import RUN, SHOW, Latest, Run
+from tools.testing.processes import run_python
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.runs.folder import RunDir
 
@@ -204,6 +205,5 @@ def test_what_a_program_printed_is_in_its_log(tmp_path: Path) -> None:
 
 
 def test_a_training_has_no_keys_of_a_program() -> None:
-    command = [sys.executable, str(ROOT / "src/train.py"), "program.folder=x", "args.lr=1", "dry_run=true"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    done = run_python(str(ROOT / "src/train.py"), "program.folder=x", "args.lr=1", "dry_run=true")
     assert done.returncode == 2 and "program.folder, args.lr: keys of src/run.py" in done.stderr

@@ -2,14 +2,13 @@
 
 import os
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from engine.tests.hydra_app import write_app
+from tools.testing.processes import run_python
 from train_anywhere.files import ENGINE, ROOT, with_engine
 
 DRY = ("-m", "hydra/launcher=anywhere", "hydra.launcher.dry_run=true")
@@ -25,9 +24,7 @@ def folder(tmp_path: Path) -> Path:
 def start(folder: Path) -> Start:
     def run(*words: str, code: int = 0, **environ: str) -> str:
         known = with_engine({**environ_without_root(), "HOME": str(folder / "home"), **environ})
-        done = subprocess.run(
-            [sys.executable, *words], cwd=folder, env=known, capture_output=True, text=True, timeout=120
-        )
+        done = run_python(*words, cwd=folder, env=known)
         assert done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done.stdout if code == 0 else done.stderr

@@ -13,6 +13,7 @@ from threading import Timer
 import pytest
 
 from engine.tests.remote.conftest import Laptop, Site
+from tools.testing.processes import wait_until
 from train_anywhere.remote import request_there
 from train_anywhere.remote.connection import shell_path, wrap
 
@@ -159,7 +160,7 @@ def test_a_connection_that_is_cut_at_any_time_submits_one_job(laptop, site, poin
 def test_an_answer_that_never_came_is_shown_when_the_command_is_typed_again(laptop, site):
     replace_train(laptop, site, 2)
     process = laptop.start("train", "on=site", "seed=1")
-    wait_for(site.home / "started")
+    wait_until((site.home / "started").exists)
     site.stop()
     code, _, err = finish(process)
     assert code == 2 and "Whether the command was executed is not known: type it again." in err
@@ -174,7 +175,7 @@ def test_an_answer_that_never_came_is_shown_when_the_command_is_typed_again(lapt
 def test_the_same_command_in_two_terminals_is_two_submissions(laptop: Laptop, site: Site) -> None:
     replace_train(laptop, site, 3)
     first = laptop.start("train", "on=site", "seed=1")
-    wait_for(site.home / "started")
+    wait_until((site.home / "started").exists)
     second = finish(laptop.start("train", "on=site", "seed=1"))
     for code, out, err in (finish(first), second):
         assert (code, out) == (0, "Submitted job 7\n") and "its answer was lost" not in err
@@ -182,18 +183,10 @@ def test_the_same_command_in_two_terminals_is_two_submissions(laptop: Laptop, si
     assert not [*(laptop.folder / "state").rglob("*.request")]
 
 
-def wait_for(path: Path) -> None:
-    """Wait until a file exists."""
-    end = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < end, path
-        time.sleep(0.05)
-
-
 def test_ctrl_c_leaves_the_command_there_alone(laptop: Laptop, site: Site) -> None:
     replace_train(laptop, site, 120)
     process = laptop.start("train", "on=site", "seed=1", start_new_session=True)
-    wait_for(site.home / "started")
+    wait_until((site.home / "started").exists)
     os.killpg(process.pid, signal.SIGINT)
     code, _, err = finish(process)
     (site.home / "go").touch()
@@ -205,7 +198,7 @@ def test_ctrl_c_leaves_the_command_there_alone(laptop: Laptop, site: Site) -> No
 def test_a_command_that_was_killed_there_is_reported(laptop: Laptop, site: Site) -> None:
     replace_train(laptop, site, 60)
     process = laptop.start("train", "on=site", "seed=1")
-    wait_for(site.home / "started")
+    wait_until((site.home / "started").exists)
     [record] = site.folder.glob(".remote/requests/*/process")
     os.killpg(int(record.read_text().split()[0]), signal.SIGKILL)
     code, _, err = finish(process)

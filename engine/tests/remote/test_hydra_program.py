@@ -1,7 +1,6 @@
 """`hydra.launcher.on=NAME` sends a Hydra program to a host and starts the same command there."""
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from engine.tests.hydra_app import write_app
 from engine.tests.remote.conftest import Laptop, Site
+from tools.testing.processes import run_python
 from train_anywhere.files import with_engine
 
 
@@ -29,10 +29,7 @@ def test_the_command_runs_there_and_verbs_look_there(program: Laptop, site: Site
     environ.pop("TRAIN_ROOT", None)
 
     def start(*words: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, *words]
-        return subprocess.run(
-            command, env=environ, cwd=program.project, capture_output=True, text=True, timeout=200
-        )
+        return run_python(*words, cwd=program.project, env=environ)
 
     words = ("hydra.launcher.on=site", "hydra.launcher.dry_run=true", "hydra.launcher.local_disk=/scratch")
     done = start("src/app.py", "-m", "hydra/launcher=anywhere", *words, "lr=1,2", "text='a b, $X'")

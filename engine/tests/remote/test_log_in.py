@@ -14,6 +14,7 @@ import pytest
 
 from engine.tests.remote.conftest import Laptop, Site
 from engine.tests.remote.test_transfers import quick, send
+from tools.testing.processes import wait_until
 from train_anywhere.launch.command import run_command
 from train_anywhere.remote import connection
 from train_anywhere.remote.remote_command import run_elsewhere
@@ -154,9 +155,7 @@ def test_ctrl_c_during_the_setup_and_a_second_call_that_waits_for_it(quick: Lapt
     quick.knows("site", site, setup=setup)
     with open(quick.folder / "err", "w") as log:  # a pipe would be open until the setup ends
         process = quick.start("here", "on=site", start_new_session=True, stdout=log, stderr=log)
-    while not (site.folder / "begun").exists():
-        assert process.poll() is None
-        time.sleep(0.05)
+    wait_until((site.folder / "begun").exists, process)
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(60) == 130
     err = (quick.folder / "err").read_text()

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from engine.tests.remote.conftest import Laptop, Site
+from tools.testing.processes import wait_until
 
 pytestmark = [pytest.mark.git, pytest.mark.new_process]
 
@@ -67,9 +68,7 @@ def test_programs_and_comparisons_run_there(laptop: Laptop, site: Site) -> None:
 def test_a_run_continues_when_the_laptop_is_closed(laptop: Laptop, site: Site) -> None:
     words = ("cluster=local", "trainer.max_epochs=100000", "trainer.log_every_n_steps=10", "model=mlp")
     process = laptop.start("train", "on=site", *words, start_new_session=True)
-    while not [*(site.folder / "results").glob("*/*/monitor/live.json")]:
-        assert process.poll() is None
-        time.sleep(0.1)
+    wait_until(lambda: [*(site.folder / "results").glob("*/*/monitor/live.json")], process)
     os.killpg(process.pid, signal.SIGKILL)  # the laptop is closed
     process.communicate()
     time.sleep(1)

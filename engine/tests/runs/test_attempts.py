@@ -1,11 +1,11 @@
 """The attempts of a run in run.json."""
 
-import time
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
+from tools.testing.processes import wait_until
 from train_anywhere.monitor.report.page import write_report
 from train_anywhere.runs import lock
 from train_anywhere.runs.attempts import (
@@ -127,10 +127,7 @@ def test_the_heartbeat_counts_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with lock.RunLock(run, recorder):
         assert read_recorded_step(run) == 0
         recorder.steps_done = lambda: 41
-        deadline = time.monotonic() + 60
-        while read_recorded_step(run) != 41 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert read_recorded_step(run) == 41
+        wait_until(lambda: read_recorded_step(run) == 41)
         recorder.steps_done = lambda: 43
     assert read_recorded_step(run) == 43
 

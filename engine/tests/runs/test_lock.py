@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tools.testing.processes import start_python
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files import ROOT
 from train_anywhere.runs import lock
@@ -36,8 +37,7 @@ def run(tmp_path: Path) -> RunDir:
 def hold(run: RunDir, **env: str) -> subprocess.Popen[str]:
     """Another process that trains in the run folder."""
     script = HOLD.format(root=str(ROOT), run=str(run.path))
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    other = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, **env}, **pipes)
+    other = start_python("-c", script, env={**os.environ, **env}, stdin=subprocess.PIPE)
     assert other.stdout and other.stdout.readline() == "held\n"
     return other
 

@@ -5,7 +5,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
+from tools.testing.processes import run_python, start_python, wait_until
 from tools.testing.weights import info
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
@@ -215,11 +215,7 @@ def test_on_this_machine(train: Train, tmp_path: Path) -> None:
     [study] = results.glob("digits/*/study.json")
     rows = re.findall(rf"^({study.parent.name}-[01]) +digits +completed ", done.stdout, re.M)
     assert len(rows) == 2 and re.search(r"^Best: +val/acc 0\.\d+  ", done.stdout, re.M), done.stdout
-    found = subprocess.run(
-        [sys.executable, str(ROOT / "src" / "jobs.py"), "best", study.parent.name, "--results", str(results)],
-        capture_output=True,
-        text=True,
-    )
+    found = run_python(str(ROOT / "src" / "jobs.py"), "best", study.parent.name, "--results", str(results))
     again = re.search(r"^Again: \S+ \S+train\.py (.*)$", found.stdout, re.M)
     assert again, found.stdout + found.stderr
     best = results / "digits" / found.stdout.split()[2]
@@ -232,16 +228,13 @@ def test_the_same_command_resumes_after_an_interrupt(tmp_path: Path) -> None:
     """The interrupted trial continues from its checkpoint."""
     words = ("hydra.sweeper.n_trials=2", "trainer.max_epochs=40", "monitor.tensorboard=false")
     results = tmp_path / "results"
-    command = [sys.executable, str(ROOT / "src" / "train.py"), *SEARCH, *words, f"paths.results={results}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as first:
-        deadline = time.monotonic() + 120
-        while not [*results.glob("digits/*-0/checkpoints/newest")]:
-            assert time.monotonic() < deadline and first.poll() is None
-            time.sleep(0.1)
+    command = ["src/train.py", *SEARCH, *words, f"paths.results={results}"]
+    with start_python(*command, stderr=subprocess.STDOUT) as first:
+        wait_until(lambda: [*results.glob("digits/*-0/checkpoints/newest")], first)
         first.send_signal(signal.SIGINT)
         printed = first.communicate(timeout=60)[0]
     assert first.returncode == 130 and "1 trial stopped. The same command resumes" in printed, printed
-    second = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    second = run_python(*command)
     assert second.returncode == 0, second.stdout + second.stderr
     assert "resumed: 0 of 2 trials are done" in second.stdout and "trial 0 of 2: continues" in second.stdout
     [study] = results.glob("digits/*/study.json")

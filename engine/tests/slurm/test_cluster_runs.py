@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +18,8 @@ from engine.tests.slurm.login import SMALL, Login, log, per_host, wait_for
 from tools.testbed.testbed_cluster import Testbed
 from tools.testing import projects
 from tools.testing.plugin import require_packages
+from tools.testing.processes import run_python
 from tools.testing.weights import fingerprints, info
-from train_anywhere.files import ROOT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
@@ -206,14 +205,8 @@ def test_a_grid_is_submitted_and_becomes_a_table(login: Login) -> None:
 @pytest.mark.slow
 def test_two_nodes_answer(testbed: Testbed, shared_dir: Path) -> None:
     words = ("cluster=slurm", "trainer.nodes=2", "trainer.devices=1", "trainer.accelerator=cpu")
-    done = subprocess.run(
-        [sys.executable, "-m", "train_anywhere", "doctor", *words, f"paths.results={shared_dir}"],
-        cwd=ROOT,
-        env={**os.environ, **testbed.env(), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    environ = {**os.environ, **testbed.env(), "OMP_NUM_THREADS": "1"}
+    done = run_python("-m", "train_anywhere", "doctor", *words, f"paths.results={shared_dir}", env=environ)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"2 of 2 ranks answered, on (node\d), (?!\1)node\d$", done.stdout, re.MULTILINE)
 

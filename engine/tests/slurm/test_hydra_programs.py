@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 import yaml
 
 from engine.tests.slurm.login import Login, log, wait_for
+from tools.testing.processes import run_python
 from tools.testing.weights import info
 from train_anywhere.files import with_engine
 
@@ -125,8 +125,7 @@ def app(login: Login) -> Callable[..., "subprocess.CompletedProcess[str]"]:
     def start(*words: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
         environ = with_engine(login.testbed.env() | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder)})
         environ.pop("TRAIN_ROOT", None)
-        command = [sys.executable, *words]
-        done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=200)
+        done = run_python(*words, cwd=folder, env=environ)
         assert done.returncode == code, done.stdout + done.stderr
         return done
 

@@ -3,18 +3,15 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from engine.tests.slurm.fakes import Fakes
+from tools.testing.processes import start_python, wait_until
 from train_anywhere.distributed import programs
 from train_anywhere.errors import ProjectError, SubmitError, UnclearError
-from train_anywhere.files import ROOT
 from train_anywhere.runs.reopen.trust import refuse_foreign_script
 from train_anywhere.slurm.scheduler.client import submit_script
 
@@ -163,10 +160,7 @@ def test_ctrl_c_while_jobs_are_awaited(fakes: Fakes, jobs: str) -> None:
     fakes.chain("exit 9", good=count)
     fakes("squeue", f"cat {fakes.queue}; sleep 1")
     words = ["cluster=slurm", "wait=true", f"cluster.chain={count}", f"paths.results={fakes.results}"]
-    command = [sys.executable, str(ROOT / "src" / "train.py"), *words]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
+    with start_python("src/train.py", *words, start_new_session=True) as process:
         try:
             # the last job is recorded, and squeue runs
             wait_until(lambda: len(fakes.asked("sbatch")) == count and fakes.asked("squeue"))
@@ -188,10 +182,7 @@ def test_ctrl_c_while_jobs_are_awaited(fakes: Fakes, jobs: str) -> None:
 def test_ctrl_c_while_sbatch_runs(fakes: Fakes, again: bool) -> None:
     """Sbatch may end, and its job is cancelled. A second Ctrl-C ends it, and the folder stays."""
     fakes("sbatch", f"sleep {60 if again else 2}; echo 4001\\|PENDING >>{fakes.queue}; echo 4001")
-    command = [
-        sys.executable, str(ROOT / "src" / "train.py"), "cluster=slurm", f"paths.results={fakes.results}",
-    ]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = start_python("src/train.py", "cluster=slurm", f"paths.results={fakes.results}")
     try:
         wait_until(lambda: fakes.asked("sbatch"))
         process.send_signal(signal.SIGINT)
@@ -211,10 +202,3 @@ def test_ctrl_c_while_sbatch_runs(fakes: Fakes, again: bool) -> None:
         assert fakes.queue.read_text() == "4001|CANCELLED\n"
         assert fakes.runs() == []
     assert "Traceback" not in said
-
-
-def wait_until(there: Callable[[], object]) -> None:
-    end = time.monotonic() + 120
-    while not there():
-        assert time.monotonic() < end
-        time.sleep(0.05)

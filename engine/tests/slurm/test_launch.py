@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from engine.tests.slurm.scripts import tool
+from tools.testing.processes import run_python
 from train_anywhere.files import ROOT
 
 Submit = Callable[..., subprocess.CompletedProcess[str]]
@@ -168,11 +169,9 @@ def test_two_submissions_in_the_same_second_do_not_share_a_folder(
 
 
 def test_a_submission_loads_no_framework(sbatch: Path, results: Path) -> None:
-    command = [
-        sys.executable, "-X", "importtime", str(ROOT / "src" / "train.py"), "cluster=slurm", f"paths.results={results}",
-    ]  # fmt: skip
     environ = {**os.environ, "PATH": f"{sbatch}:{os.environ['PATH']}"}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    words = ("-X", "importtime", "src/train.py", "cluster=slurm", f"paths.results={results}")
+    done = run_python(*words, env=environ)
     assert "Submitted job 1234" in done.stdout
     loaded = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
     assert not loaded & {"torch", "tensorflow", "lightning", "keras", "scipy", "numpy", "sklearn", "rich"}
@@ -190,6 +189,5 @@ def test_a_submission_composes_no_more_often_than_hydra_does(results: Path) -> N
         "print('composed', len(composed))\n"
     )
     arguments = ["cluster=slurm", "dry_run=true", f"paths.results={results}"]
-    command = [sys.executable, "-c", program, str(ROOT / "src" / "train.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = run_python("-c", program, str(ROOT / "src" / "train.py"), *arguments)
     assert done.stdout.splitlines()[-2:] == ["exit 0", "composed 2"], done.stdout + done.stderr

@@ -3,13 +3,13 @@
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from engine.tests.slurm.login import SMALL, Login, log, wait_for
+from tools.testing.processes import run_python
 from tools.testing.weights import info
 
 PROGRAM = """
@@ -113,8 +113,7 @@ def test_members_share_this_machine(
 ) -> None:
     (Path(program[1]).parent / "go").touch()
     words = ("-m", "cluster.members_per_node=4", *MEMBERS[1:], f"paths.results={tmp_path}", *program)
-    command = [sys.executable, "src/run.py", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    done = run_python("src/run.py", *words)
     assert done.returncode == 137 and "1 of 8 members failed: args.n=6" in done.stderr, (
         done.stdout + done.stderr
     )

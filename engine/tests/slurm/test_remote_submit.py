@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from engine.tests.remote.conftest import Laptop, Site
 from engine.tests.slurm.login import SMALL
 from engine.tests.slurm.scripts import tool
 from tools.testbed.testbed_cluster import Testbed
+from tools.testing.processes import wait_until
 from tools.testing.projects import copy_project
 
 pytestmark = [pytest.mark.slurm, pytest.mark.git, pytest.mark.slow, pytest.mark.new_process]
@@ -36,9 +36,7 @@ def reached(testbed: Testbed, shared_dir: Path, tmp_path: Path) -> Iterator[tupl
 def test_a_job_is_submitted_once_watched_and_pulled(reached: tuple[Laptop, Site], testbed: Testbed) -> None:
     laptop, site = reached
     process = laptop.start("train", "on=site", "trainer.nodes=2", *SMALL)
-    while not [*site.folder.glob(".remote/requests/*/process")]:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
+    wait_until(lambda: [*site.folder.glob(".remote/requests/*/process")], process)
     site.cut()
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0 and "Trying again" in err, err

@@ -9,9 +9,9 @@ import pytest
 
 from engine.tests.slurm.login import EACH_STEP, Login, hosts, log, trained, wait_for
 from engine.tests.slurm.scripts import tool
+from tools.testing.processes import start_python
 from tools.testing.weights import info
 from train_anywhere.distributed.discover import job_port
-from train_anywhere.files import ROOT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
@@ -211,12 +211,8 @@ def test_what_an_earlier_launcher_has_left_is_not_believed(
 def listener(login: Login, port: int) -> subprocess.Popen[str]:
     """Another program on node1."""
     code = f"import socket, time; s = socket.create_server(('', {port})); print('up', flush=True); time.sleep(600)"
-    command = [
-        sys.executable, str(ROOT / "slurm" / "testbed.py"), "run", "--dir", str(login.testbed.dir), "--node", "node1", "--",
-    ]  # fmt: skip
-    there = subprocess.Popen(
-        [*command, sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=login.root
-    )
+    command = ["slurm/testbed.py", "run", "--dir", login.testbed.dir, "--node", "node1", "--"]
+    there = start_python(*command, sys.executable, "-c", code, cwd=login.root)
     assert there.stdout and there.stdout.readline() == "up\n"
     return there
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.tests.slurm.testbeds import AS_ASKED, wait_for
+from engine.tests.slurm.testbeds import AS_ASKED
 from tools.testbed.testbed_cluster import Testbed
 from tools.testbed.testbed_config import PACKAGES, can_build, make_image
+from tools.testing.processes import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
@@ -71,7 +72,7 @@ def test_time_limit_of_run_ends_everything_it_started(testbed: Testbed) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         testbed.run(["srun", "--job-name=too-long", "sleep", "77"], timeout=1)
     queue = ["squeue", "--noheader", "--name=too-long", "--states=running"]
-    wait_for(lambda: testbed.run(queue).stdout == "", "the end of the job")
+    wait_until(lambda: testbed.run(queue).stdout == "")
 
 
 def test_pbs_job_runs_on_two_nodes_with_a_node_file(

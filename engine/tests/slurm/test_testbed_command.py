@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.tests.slurm.testbeds import wait_for
 from tools.testbed.namespaces import TestbedError
 from tools.testbed.testbed_cluster import REPOSITORY, Testbed
+from tools.testing.processes import run_python, wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
@@ -52,20 +52,14 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
         testbed = Testbed.attach(tmp_path / "t")
         assert testbed.is_up()
         owner.kill()
-    wait_for(lambda: not testbed.is_up(), "the end of the testbed")
+    wait_until(lambda: not testbed.is_up())
 
 
 def test_command_line(tmp_path: Path) -> None:
     def cli(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [
-            sys.executable,
-            str(REPOSITORY / "slurm/testbed.py"),
-            words[0],
-            "--dir",
-            str(tmp_path / "t"),
-            *words[1:],
-        ]
-        return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+        return run_python(
+            "slurm/testbed.py", words[0], "--dir", str(tmp_path / "t"), *words[1:], cwd=REPOSITORY
+        )
 
     refused = cli("shell")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)

@@ -1,7 +1,5 @@
 """Helpers for tests of the testbed."""
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from tools.testbed.testbed_cluster import Testbed
@@ -17,10 +15,3 @@ def submit(testbed: Testbed, folder: Path, script: str, *options: str, user: str
     done = testbed.run(words, cwd=folder, user=user)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
-
-
-def wait_for(done: Callable[[], bool], what: str, timeout: float = 40) -> None:
-    end = time.monotonic() + timeout
-    while not done():
-        assert time.monotonic() < end, f"{what} did not happen in {timeout} s"
-        time.sleep(0.05)

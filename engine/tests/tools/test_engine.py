@@ -12,6 +12,7 @@ import pytest
 
 from tools import engine
 from tools import engine_sources as sources
+from tools.testing.processes import run_python
 from tools.testing.projects import copy_project, git
 from train_anywhere.files import ROOT
 
@@ -135,6 +136,5 @@ def test_what_is_refused_is_one_message_and_changes_nothing(project: Path) -> No
 
 def test_this_python_is_one_of_the_project() -> None:
     """The tool needs only the standard library until it builds. Other tests use another Python."""
-    command = [sys.executable, "-E", "-S", ROOT / "tools/engine.py", "update"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run_python("-E", "-S", ROOT / "tools/engine.py", "update")
     assert done.returncode == 2 and done.stderr.startswith("error: name the new engine"), done.stderr

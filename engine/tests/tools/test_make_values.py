@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tools.testing.processes import run_python
 from train_anywhere.files import ROOT
 
 VALUES = [
@@ -87,8 +87,7 @@ TOOLS = {path.name: path.read_text() for path in sorted(ROOT.glob("tools/*.py"))
 def test_help_is_the_docstring(tmp_path: Path, script: str) -> None:
     for name, text in TOOLS.items():  # some import their neighbors
         (tmp_path / name).write_text(text)
-    command = [sys.executable, "-B", tmp_path / script, "--help"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = run_python("-B", tmp_path / script, "--help", cwd=tmp_path)
     assert done.returncode == 0 and done.stderr == ""
     assert TOOLS[script].split('"""')[1].strip() in done.stdout
     assert {path.name for path in tmp_path.iterdir()} == {*TOOLS}

@@ -9,16 +9,15 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import time
 import venv
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tools import engine_sources as sources
 from tools import project as template
+from tools.testing.processes import wait_until
 from tools.testing.projects import git, run_command
 from train_anywhere.files import ROOT
 
@@ -242,7 +241,7 @@ def test_a_killed_call_leaves_nothing_after_the_next_one(tmp_path: Path) -> None
     """Also after one that is refused."""
     command = [sys.executable, "tools/project.py", "make", str(tmp_path / "mine"), "", "", "", ""]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as first:
-        wait_for(lambda: (tmp_path / ".mine.engine/engine/train_anywhere").is_dir())
+        wait_until((tmp_path / ".mine.engine/engine/train_anywhere").is_dir)
         first.send_signal(signal.SIGSTOP)
         second = make(tmp_path / "mine")
         assert second.returncode == 2 and "another `make project` is writing" in second.stderr
@@ -250,13 +249,6 @@ def test_a_killed_call_leaves_nothing_after_the_next_one(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == [".mine.engine"]
     assert "moon is not a preset" in make(tmp_path / "mine", "CLUSTER=moon").stderr
     assert not [*tmp_path.iterdir()]
-
-
-def wait_for(happens: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 60
-    while not happens():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
 
 
 @pytest.fixture

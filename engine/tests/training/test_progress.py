@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tools.testing.processes import run_python
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.files import ROOT
@@ -200,7 +201,7 @@ def read(terminal: int) -> bytes:
 
 
 def test_auto_is_plain_in_a_file() -> None:
-    out = subprocess.run([sys.executable, "-c", BAR], capture_output=True, text=True, check=True).stdout
+    out = run_python("-c", BAR, check=True).stdout
     note, first, last = out.splitlines()
     assert note == "resuming at step 0" and first.startswith("epoch 1/3  step 0/15  train/loss 0.5")
     assert last.startswith("epoch 1/3  step 5/15  train/loss 0.5  val/acc 0.75")

@@ -2,11 +2,10 @@
 
 import signal
 import subprocess
-import sys
 
 import pytest
 
-from train_anywhere.files import ROOT
+from tools.testing.processes import start_python
 from train_anywhere.job.rank_process import Stop
 
 PROGRAM = """
@@ -26,13 +25,7 @@ for _ in range(2000):
 
 
 def start(mode: str) -> "subprocess.Popen[str]":
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, mode],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start_python("-c", PROGRAM, mode)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     return process
 

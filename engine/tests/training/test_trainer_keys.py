@@ -6,11 +6,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
 
 import pytest
 
-from tools.testing.weights import final_weights, largest_difference
+from tools.testing.weights import final_weights, info, largest_difference
 
 Train = Callable[..., "CompletedProcess[str]"]
 FRAMEWORKS = pytest.mark.parametrize("framework", ["lightning", "keras"])
@@ -44,11 +43,6 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 def train_losses(folder: Path) -> list[float]:
     return [float(row["train/loss"]) for row in rows(folder) if row["train/loss"]]
-
-
-def info(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / "run.json").read_text())
-    return content
 
 
 @FRAMEWORKS
@@ -213,3 +207,16 @@ def test_an_unknown_argument_of_the_trainer_is_refused(train: Train, tmp_path: P
     assert done.returncode == 2 and not (tmp_path / "none").exists()
     assert "trainer.extra.foo is not an argument" in done.stderr
     assert "Did you mean 'benchmark'?" in done.stderr
+
+
+@FRAMEWORKS
+def test_parts_give_the_losses_of_whole_batches(run, train: Train, tmp_path: Path, framework: str) -> None:
+    """Two ranks with the parts of a batch have the rows of one rank with the whole batch."""
+    losses = []
+    for devices, rows in ((1, 96), (2, 24)):
+        words = (f"trainer.devices={devices}", f"trainer.micro_batch={rows}", "trainer.max_epochs=1")
+        metrics = info(run(framework, *words)[0])["metrics"]
+        losses.append((metrics["val/loss"], metrics["test/loss"]))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6), losses
+    refused = train(*BASE, "trainer.micro_batch=36", f"paths.results={tmp_path / 'none'}")
+    assert refused.returncode == 2 and "use trainer.micro_batch=32." in refused.stderr

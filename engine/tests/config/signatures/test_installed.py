@@ -2,13 +2,11 @@
 
 import importlib
 import inspect
-import subprocess
-import sys
 
 import pytest
 
+from tools.testing.processes import run_python
 from train_anywhere.config.signatures import read
-from train_anywhere.files import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -55,9 +53,7 @@ def test_what_an_import_says_is_accepted(package: str) -> None:
         "from engine.tests.config.signatures.test_installed import differences\n"
         f"print(*differences({PACKAGES[package]}), sep='\\n')"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=600
-    )
+    done = run_python("-c", program, timeout=600)
     assert done.returncode == 0, done.stderr
     *wrong, compared = done.stdout.splitlines()
     assert wrong == []

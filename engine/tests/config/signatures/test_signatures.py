@@ -2,16 +2,14 @@
 
 import inspect
 import pkgutil
-import subprocess
-import sys
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from engine.tests.config.signatures.conftest import Project
+from tools.testing.processes import run_python
 from train_anywhere.config.signatures import Definition, TargetError, read
-from train_anywhere.files import ROOT
 
 NAMES = {
     "torch.optim.AdamW": ("torch.optim.adamw.AdamW", "lightning"),
@@ -76,9 +74,7 @@ def test_a_name_is_read_in_few_function_calls() -> None:
         "    calls = []; sys.setprofile(lambda *_: calls.append(1)); read(name); sys.setprofile(None)\n"
         "    print(name, len(calls))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
-    )
+    done = run_python("-c", program, check=True)
     calls = {name: int(count) for name, count in map(str.split, done.stdout.splitlines())}
     assert calls.keys() == NAMES.keys()
     assert {name: count for name, count in calls.items() if count > 300_000} == {}

@@ -1,16 +1,12 @@
-"""A few random Keras programs are compared with plain Keras. `run.py` compares more."""
+"""A few random Keras programs are compared with plain Keras. `../run.py` compares more."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from engine.tests.differential.forks import compare
 from engine.tests.differential.keras.specs import count_draws, draw
 from engine.tests.differential.table import read_rows
-
-RUN = Path(__file__).with_name("run.py")
 
 CHOSEN = {
     47: "a regularizer, a PyDataset in another order in each epoch, a callback that adds to the logs, a scheduled rate",
@@ -28,17 +24,10 @@ CHOSEN = {
 """Programs by seed, and what they have that those before do not."""
 
 
-def compare(*arguments: str) -> str:
-    """Run programs in a fork that comes before TensorFlow has started. Return its output."""
-    done = subprocess.run([sys.executable, str(RUN), *arguments], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    return done.stdout
-
-
 @pytest.mark.parametrize("seeds", [[*CHOSEN][:7], pytest.param([*CHOSEN][7:], marks=pytest.mark.slow)])
 def test_programs_equal_keras_alone(seeds: list[int]) -> None:
-    found = compare("--programs", "0", "--also", *map(str, seeds))
-    assert f"{{'programs': {len(seeds)}, 'with differences': 0" in found
+    found = compare("keras", "--programs", "0", "--also", *map(str, seeds))
+    assert f" {len(seeds)} equal, 0 refused" in found
 
 
 @pytest.mark.parametrize(
@@ -46,7 +35,7 @@ def test_programs_equal_keras_alone(seeds: list[int]) -> None:
 )
 def test_stopped_programs_resume_bit_for_bit(programs: str, also: tuple[int, ...]) -> None:
     """Seed 530014 is stopped within the last call of an epoch, 530036 weighs the losses of its outputs in calls of several steps."""
-    compare("--stops", "--programs", programs, "--seed", "40", "--also", *map(str, also))
+    compare("keras", "--stops", "--programs", programs, "--seed", "40", "--also", *map(str, also))
 
 
 @pytest.mark.slow
@@ -62,7 +51,7 @@ def test_metrics_on_two_devices_are_those_of_one(seed: int, drawn: dict[str, str
     """Compiled metrics are built as `fit` does with MirroredStrategy."""
     spec = draw(seed)
     assert all(value in spec[key] for key, value in drawn.items())
-    compare("--programs", "1", "--seed", str(seed), "--ranks", "2")
+    compare("keras", "--programs", "1", "--seed", str(seed), "--ranks", "2")
 
 
 def test_programs_are_repeatable_json() -> None:

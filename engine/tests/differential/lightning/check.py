@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.tests.differential.draws import Draws, Spec
+from engine.tests.differential.draws import count_names as count_draws
 from engine.tests.differential.forks import ForkError
 from engine.tests.differential.lightning.compare import (
     SETUP_HOOKS,
@@ -17,7 +18,10 @@ from engine.tests.differential.lightning.faults import EXPECTED
 from engine.tests.differential.lightning.program import DRAWN, draw_program, render
 from engine.tests.differential.lightning.sides import run_program, warm_up
 
-__all__ = ["DRAWN", "EXPECTED", "INTENDED", "check", "draw_program", "render", "warm_up"]
+__all__ = ["DRAWN", "EXPECTED", "INTENDED", "check", "count_draws", "draw_program", "render", "warm_up"]
+
+LONG = 2000
+"""Number of programs of a long run on one rank."""
 
 RANK_KINDS = ("rows", "logged.rows", "order: ", "epoch and step", "random", "arguments", "weights", "values in", "names in",
               "trainer.num_", "trainer.estimated", "trainer.global_step", "trainer.val_check_batch",
@@ -40,7 +44,7 @@ INTENDED: dict[str, Callable[[str, int], bool]] = {
 """The kinds of differences that each row of the table in docs/concepts/own-code.md covers."""
 
 
-def check(spec: Spec, ranks: int = 1, stops: bool = False, fault: str = "") -> Differences | str:
+def check(spec: Spec, ranks: int, stops: bool, fault: str, long: bool) -> Differences | str:
     """Return the differences of a program, or a string if plain Lightning refuses it.
 
     On several ranks the means of evaluations are compared with those of one rank, which reads the same rows.

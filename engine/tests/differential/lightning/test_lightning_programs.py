@@ -1,25 +1,12 @@
 """Random programs do the same with this project as with plain Lightning. `run.py` runs more."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from engine.tests.differential.forks import compare
 from engine.tests.differential.lightning.check import INTENDED
 from engine.tests.differential.table import read_rows
-
-RUN = Path(__file__).resolve().parents[1] / "run.py"
-
-
-def compare(*arguments: str) -> str:
-    """Run programs in a new process, whose forks have no threads of pytest. Return its output."""
-    done = subprocess.run(
-        [sys.executable, RUN, "lightning", *arguments], capture_output=True, text=True, timeout=280
-    )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
-    return done.stdout
 
 
 def test_the_table_has_the_rows_that_the_test_knows() -> None:
@@ -32,7 +19,7 @@ def test_the_table_has_the_rows_that_the_test_knows() -> None:
 @pytest.mark.quick("0-34", "40319-1", "320028-1")
 def test_programs_do_the_same_as_with_lightning_alone(seed: int, programs: int) -> None:
     """Seed 40319: a hook of a save reads metrics early, in the check at the start. 320028: `should_stop` waits for `min_epochs`."""
-    compare("--programs", str(programs), "--seed", str(seed))
+    compare("lightning", "--programs", str(programs), "--seed", str(seed))
 
 
 DIFFERED = {
@@ -58,21 +45,18 @@ DIFFERED = {
 @pytest.mark.parametrize("programs", ["2", "12"])
 @pytest.mark.quick("2")
 def test_programs_resume_to_the_same_result(programs: str) -> None:
-    compare("--programs", programs, "--seed", "2000", "--stops", "--also", *map(str, DIFFERED))
+    compare("lightning", "--programs", programs, "--seed", "2000", "--stops", "--also", *map(str, DIFFERED))
 
 
 @pytest.mark.parametrize("programs", ["1", "4"])
 @pytest.mark.quick("1")
 def test_programs_on_two_ranks_resume_to_the_same_result(programs: str) -> None:
     """Seed 130050: on_train_start logs with arguments that differ from the checkpoint's. 440006: a hook opens loaders early."""
-    compare(
-        "--programs", programs, "--seed", "130000", "--ranks", "2", "--stops", "--also", "130050", "440006"
-    )
+    words = ("--ranks", "2", "--stops", "--also", "130050", "440006")
+    compare("lightning", "--programs", programs, "--seed", "130000", *words)
 
 
 def test_a_planted_fault_is_found() -> None:
     spec = {"seed": 1, "data": {"train": [{"kind": "own_iter"}]}}
-    arguments = ("--spec", json.dumps(spec), "--fault", "iter")
-    found = subprocess.run([sys.executable, RUN, "lightning", *arguments], capture_output=True, text=True)
-    assert found.returncode == 1
-    assert "rows: train" in found.stdout
+    found = compare("lightning", "--spec", json.dumps(spec), "--fault", "iter", code=1)
+    assert "rows: train" in found

@@ -2,13 +2,13 @@
 
 import json
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from engine.tests.slurm.login import EACH_STEP, NORMAL, Login, trained, wait_for
+from tools.testing.processes import wait_until
 from tools.testing.weights import info
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.scheduler.queue import JobStates, PendingJob
@@ -152,9 +152,7 @@ def test_a_cancelled_run_that_saves_is_cancelled(login: Login, slow_steps: str) 
     wait_for(lambda: trained(run) > 2, run, 120)
     login.jobs("cancel", run.name)
     login.testbed.wait_job(job)
-    end = time.monotonic() + 20
-    while info(run)["state"] == "running" and time.monotonic() < end:
-        time.sleep(0.2)
+    wait_until(lambda: info(run)["state"] != "running")
     assert info(run)["state"] == "preempted"  # the ranks do not know why they were asked to stop
     assert f"{run.name}  cancelled  " in login.jobs("status", run.name)
     assert info(run)["state"] == "cancelled"  # after Slurm has forgotten the job

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.testing.processes import run_python
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.runs.facts import RecordedProgress
@@ -195,17 +196,7 @@ def test_filters_that_select_nothing_by_mistake(filters: tuple[str | None, ...],
 
 
 def list_of(results: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    command = [
-        sys.executable,
-        "-X",
-        "utf8",
-        str(ROOT / "src" / "jobs.py"),
-        "list",
-        "--results",
-        str(results),
-        *words,
-    ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return run_python("-X", "utf8", str(ROOT / "src" / "jobs.py"), "list", "--results", str(results), *words)
 
 
 def test_the_newest_50_runs_are_listed_and_all_on_request(tmp_path: Path) -> None:

@@ -2,12 +2,11 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
 
+from tools.testing.processes import run_python, start_python
 from train_anywhere.errors import STOPPED
 from train_anywhere.files import ROOT
 from train_anywhere.training.lightning.loaders import protect_workers
@@ -31,10 +30,7 @@ def test_a_signal_to_all_processes_stops_politely(name: str, make_run: MakeRun) 
     """Ctrl-C and Slurm reach the workers too. If they exited, no checkpoint could be saved."""
     overrides = ("model=mlp", "data.workers=2", "trainer.max_epochs=10000", "monitor.progress=plain")
     _, run = make_run(*overrides, "trainer.log_every_n_steps=1000", "checkpoint.every_n_epochs=10000")
-    command = [sys.executable, "-u", "-c", RANK, str(run.path)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
+    with start_python("-u", "-c", RANK, run.path, start_new_session=True) as process:
         assert process.stdout
         while not process.stdout.readline().startswith("epoch 3/"):
             assert process.poll() is None
@@ -57,9 +53,7 @@ def test_workers_that_are_left_do_not_keep_the_process_from_ending() -> None:
         "batches = iter(loader)\n"
         "next(batches)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, timeout=60, capture_output=True, text=True
-    )
+    done = run_python("-c", program)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
 

@@ -1,10 +1,10 @@
 """`pytorch_lightning` is `lightning.pytorch`, installed or not, and in workers."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tools.testing.processes import run_python
 
 USER_CODE = """
 import pytorch_lightning as pl
@@ -53,5 +53,5 @@ def test_both_names_are_the_same_classes(hide: str, tmp_path: Path) -> None:
     (tmp_path / "user_code.py").write_text(USER_CODE)
     script = tmp_path / "program.py"
     script.write_text(PROGRAM.format(hide=hide))
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    done = run_python(script)
     assert done.returncode == 0, done.stderr

@@ -1,13 +1,18 @@
 """A run that was stopped and resumed ends with the same bits as one that was not."""
 
 import math
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.checkpoints.store import CheckpointStore
+from train_anywhere.data.torch import random_states
+from train_anywhere.data.torch.random_states import seed_everything
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning.loop.steps import resume_position
 from train_anywhere.training.plan import make_user_plan
@@ -202,3 +207,27 @@ def test_resume_position(batches, step, epoch, batch, expected, make_config) -> 
     saved = SavedCheckpoint(step, epoch, batch, {}, None, "lightning", Path())
     ranks = 0.5 if batches == 5 else 1.0
     assert resume_position(saved, plan, 9, ranks, last=False, over=step >= 10) == expected
+
+
+def draw() -> tuple[float, float, float]:
+    return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+def test_random_numbers_continue_from_a_saved_state() -> None:
+    seed_everything(3)
+    for _ in range(700):  # past one refill of the Mersenne twisters
+        draw()
+    random.gauss(0, 1)  # keeps a spare number
+    state = random_states.pack(random_states.get_states())
+    expected = [draw() for _ in range(5)]
+    seed_everything(4)
+    assert [draw() for _ in range(5)] != expected
+    random_states.restore(random_states.unpack(state))
+    assert [draw() for _ in range(5)] == expected
+
+
+def test_large_seeds_are_fine() -> None:
+    seed_everything(2**40 + 1)
+    first = draw()
+    seed_everything(2**40 + 1)
+    assert draw() == first

@@ -82,9 +82,10 @@ def run(case: str, folder: Path) -> None:
             model.train_function(iterator)
     before = [v.numpy() for v in model.non_trainable_variables]
     strategy.average_variables(module.moving_statistics())
+    variables = [*model.trainable_variables, *model.non_trainable_variables]
     np.savez(
         folder / f"{case}.{topology.world_size}.{topology.rank}.npz",
-        *[v.numpy() for v in [*model.trainable_variables, *model.non_trainable_variables]],
+        **{f"weights/{n}": v.numpy() for n, v in enumerate(variables)},
         sums=np.array(strategy.sum(module.metric_sums())),
         before=np.concatenate([np.ravel(v) for v in before]) if before else np.zeros(0),
         collectives=np.array(collectives(module.model.train_function) if module.several else []),

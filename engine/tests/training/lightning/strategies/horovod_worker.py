@@ -1,6 +1,6 @@
 """One rank of Horovod with Lightning: trains a small network per case and saves the result.
 
-<launcher> python horovod_worker.py FOLDER CASE...     writes FOLDER/<case>.<world size>.<rank>.pt
+<launcher> python horovod_worker.py FOLDER CASE...     writes FOLDER/<case>.<world size>.<rank>.npz
 """
 
 import os
@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[5]))
 sys.path.insert(1, str(Path(__file__).resolve().parents[5] / "engine"))
 
 import lightning.pytorch as pl
+import numpy as np
 from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -116,12 +117,12 @@ def run(case: str, folder: Path) -> None:
     trainer = make_trainer(case, topology, **CASES[case])
     trainer.fit(network, train, val, ckpt_path=checkpoint if case == "resume" else None, weights_only=True)
     trainer.save_checkpoint(checkpoint)
-    out = {
-        "weights": {k: v.clone() for k, v in network.state_dict().items()},
-        "logged": trainer.callback_metrics["logged"],
-        **network.log_lines,
-    }
-    torch.save(out, folder / f"{case}.{topology.world_size}.{topology.rank}.pt")
+    np.savez(
+        folder / f"{case}.{topology.world_size}.{topology.rank}.npz",
+        **{f"weights/{k}": v.numpy() for k, v in network.state_dict().items()},
+        **{k: np.asarray(v) for k, v in network.log_lines.items()},
+        logged=trainer.callback_metrics["logged"],
+    )
 
 
 def make_trainer(case: str, topology: Topology, **options: Any) -> pl.Trainer:

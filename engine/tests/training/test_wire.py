@@ -1,6 +1,6 @@
-"""A step of the Trainer sends exactly the bytes and operations of a loop by hand."""
+"""A step of both frameworks sends exactly the bytes and operations of a loop by hand."""
 
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -9,6 +9,7 @@ from train_anywhere.distributed.packages import horovod_problem
 
 WEIGHTS = 4 * (9 * 32 + 2 * 32 + 9 * 32 * 64 + 2 * 64 + (64 * 4 * 4 + 1) * 128 + 129 * 10)
 """Bytes of the gradients of the network."""
+Require = Callable[[object, str], None]
 
 
 def collectives(sent: Sent) -> int:
@@ -18,7 +19,7 @@ def collectives(sent: Sent) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", pytest.param("horovod", marks=pytest.mark.horovod)])
-def test_a_step_sends_what_the_strategy_sends_by_hand(strategy: str, require: Any) -> None:
+def test_a_step_sends_what_the_strategy_sends_by_hand(strategy: str, require: Require) -> None:
     require(strategy != "horovod" or not horovod_problem("torch"), "run `make horovod`")
     plain, ours = (count("lightning", side, strategy) for side in ("raw", "ours"))
     if strategy == "fsdp":
@@ -41,3 +42,27 @@ def test_the_count_sees_the_signal_flag_of_lightning() -> None:
     )
     assert flagged["gloo:broadcast"] == plain["gloo:broadcast"] + STEPS
     assert flagged["aten::_local_scalar_dense"] == STEPS
+
+
+@pytest.mark.slow
+def test_a_step_sends_what_plain_tensorflow_sends() -> None:
+    """All gradients are one operation. Metrics, batch norm, dropout and prefetch send nothing."""
+    plain = count("keras", "raw", "multiworker_mirrored")
+    ours = count("keras", "ours", "multiworker_mirrored", "optimizer=adamw", "model.dropout=0.1")
+    assert ours["steps"] == {"CollectiveReduceV2": STEPS, "CollectiveReduceV2 bytes": STEPS * WEIGHTS}
+    assert plain["steps"] == ours["steps"]
+    assert ours["row"]["sum"] == 1 and len(ours["row"]) == 2  # the metrics, with the wish to stop
+
+
+@pytest.mark.slow
+@pytest.mark.horovod
+def test_a_step_sends_what_plain_horovod_sends(require: Require) -> None:
+    """Its guide's loop sends one operation for each gradient, ours one with the same bytes."""
+    require(not horovod_problem("tensorflow"), "run `make horovod`")
+    plain, ours = count("keras", "raw", "horovod"), count("keras", "ours", "horovod")
+    assert plain["steps"] == {"HorovodAllreduce": STEPS * 10, "HorovodAllreduce bytes": STEPS * WEIGHTS}
+    assert ours["steps"] == {
+        "HorovodGroupedAllreduce": STEPS,
+        "HorovodGroupedAllreduce bytes": STEPS * WEIGHTS,
+    }
+    assert ours["row"]["sum"] == 1 and len(ours["row"]) == 2
