@@ -10,6 +10,7 @@ Tests of the start itself (imports, exit of the interpreter, terminals) have the
 import atexit
 import inspect
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -66,17 +67,23 @@ def run_program(words: list[str]) -> None:
     os._exit(int(str(code)) & 0xFF)
 
 
+IMPORTED = {"lightning": ("torch", "lightning"), "keras": ("keras", "tensorflow")}
+"""Packages that a program of each framework imports."""
+
+
 def framework_of(words: Sequence[str]) -> str:
     """Return the framework that a command will import, by its arguments, or ""."""
     if words[0] == "-c":
-        known = {"lightning": ("torch", "lightning"), "keras": ("keras", "tensorflow")}
-        return next((f for f, names in known.items() if any(n in words[1] for n in names)), "")
+        return next((f for f, names in IMPORTED.items() if any(n in words[1] for n in names)), "")
     program = Path(words[1] if words[0] == "-m" else words[0]).stem
-    if program not in (
-        "train",
-        "evaluate",
-    ):  # a script of the tests of a framework, or with its name as argument
-        return next((f for f in ("lightning", "keras") if f in (*Path(words[0]).parts, *words[1:2])), "")
+    if "--" in words:  # a program that src/run.py starts: its imports
+        script = next((ROOT / word for word in words[words.index("--") :] if word.endswith(".py")), ROOT)
+        text = script.read_text(errors="replace") if script.is_file() else ""
+        imports = " ".join(re.findall(r"^\s*(?:import|from) (.*)", text, re.M))
+        return next((f for f, names in IMPORTED.items() if any(n in imports for n in names)), "")
+    if program not in ("train", "evaluate") and words[1:3] != ["train_anywhere", "fetch"]:
+        # a script of the tests of a framework, or with its name as argument
+        return next((f for f in IMPORTED if f in (*Path(words[0]).parts, *words[1:2])), "")
     if any(w.startswith(LIGHT) for w in words):
         return ""
     for word in words[1:]:

@@ -1,11 +1,10 @@
 """Each process of the example programs uses one GPU of its node, with stand-in devices."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
+from tools.testing.processes import run_python
 from train_anywhere.files import ROOT
 
 TORCH = """
@@ -55,9 +54,8 @@ def used(code: str, rank: int, seen: int, *program: str) -> str:
     """Return the GPUs that a process with this local rank has used of the visible ones."""
     variables = {"LOCAL_RANK": str(rank), "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     environ = {**os.environ, **variables, "MASTER_PORT": "0", "CUDA_VISIBLE_DEVICES": ""}
-    start = [sys.executable, "-W", "ignore", "-c", code, str(rank), str(seen)]
-    command = [*start, f"{ROOT}/examples/programs/{program[0]}", *program[1:]]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=200)
+    example = f"{ROOT}/examples/programs/{program[0]}"
+    done = run_python("-c", code, str(rank), str(seen), example, *program[1:], env=environ)
     assert done.returncode == 0, done.stderr
     return "".join(line for line in done.stdout.splitlines() if line.startswith("used"))
 
