@@ -144,7 +144,7 @@ def _on_disk(folder: Path, disk: str) -> list[bool]:
     testbeds = _tops_of_testbeds()
     shared = Path(testbeds[0], SHARED_BY_TESTBED).read_text().splitlines() if testbeds else []
     return [
-        not any(path.is_relative_to(m) and m != top for m in _mounts(top))
+        not any(os.path.ismount(at) for at in (path, *path.parents) if at != top and at.is_relative_to(top))
         for path, top in pairs
         if path.is_relative_to(top) and not any(map(path.is_relative_to, shared))
     ]
@@ -154,16 +154,6 @@ def _tops_of_testbeds() -> list[str]:
     tops = ["/", *(os.path.dirname(folder) for folder in os.get_exec_path())]
     # Path.is_file raises for a folder that may not be read, before Python 3.14
     return [top for top in tops if os.path.isfile(os.path.join(top, SHARED_BY_TESTBED))]
-
-
-def _mounts(top: Path) -> list[Path]:
-    """Return the mounted folders below `top`. None on a machine without /proc."""
-    with suppress(OSError):
-        lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
-        # spaces in paths are written as \040
-        points = [Path(line.split(" ")[4].replace("\\040", " ")) for line in lines]
-        return [point for point in points if point.is_relative_to(top)]
-    return []
 
 
 def _needed(request: Request) -> Iterator[tuple[str, Path, str]]:
