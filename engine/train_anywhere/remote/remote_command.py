@@ -19,17 +19,9 @@ from typing import TextIO
 from train_anywhere.errors import REFUSED, ConfigError, SubmitError, SubmitInterrupted, UnclearError
 from train_anywhere.files import HAS_PROJECT, WORK
 from train_anywhere.files.terminal.printable import one_line, printable
+from train_anywhere.remote import connection as hosts
 from train_anywhere.remote import request_there
-from train_anywhere.remote.connection import (
-    LOST,
-    Answer,
-    Connection,
-    Host,
-    LostConnectionError,
-    read_host,
-    refusal,
-    shell_path,
-)  # fmt: skip
+from train_anywhere.remote.connection import LOST, Answer, Connection, Host, LostConnectionError, read_host
 from train_anywhere.remote.sent_files import SentFiles, find_files, remote_folder, transfer
 from train_anywhere.runs.reopen.trust import state_folder
 from train_anywhere.runs.summary import ON
@@ -164,11 +156,11 @@ def run_new(host: Host, command: Sequence[str]) -> Answer:
 
 def _script(host: Host, folder: str, words: Sequence[str], files: SentFiles | None = None) -> str:
     """Return a script of bash that enters the folder on a host, makes the environment for `files`, and runs `python words...`."""
-    python, file, setup = shell_path(host.python), f"configs/hosts/{host.name}.yaml", ""
-    no_folder = refusal(
+    python, file, setup = hosts.shell_path(host.python), f"configs/hosts/{host.name}.yaml", ""
+    no_folder = hosts.refusal(
         f"{host.name} has no project in {host.folder} yet: python src/train.py on={host.name} sends it."
     )
-    no_python = refusal(
+    no_python = hosts.refusal(
         f"{host.name} has no Python at {host.python}: correct `python:` or `setup:` in {file}; it needs 3.11 or newer."
     )
     enter = f"export {ON}={shlex.quote(host.name)}; cd -- {folder} 2>/dev/null || {no_folder}"
@@ -183,7 +175,7 @@ def _script(host: Host, folder: str, words: Sequence[str], files: SentFiles | No
             python=python,
             title=shlex.quote(f"On {host.name}: {host.setup}"),
             setup=host.setup,
-            failed=refusal(
+            failed=hosts.refusal(
                 f"`{host.setup}` failed on {host.name}, see above: correct `setup:` in {file}, such as `make setup WHEELS=gpu "
                 "PYTHON=python3.12`, or its `modules:`. Nothing was submitted."
             ),

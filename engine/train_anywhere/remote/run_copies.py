@@ -79,10 +79,8 @@ def pull(name: str, run: str | None, results: Path, everything: bool) -> list[Pa
                 paths = (f":./checkpoints/{best}", f"{target.checkpoints}/")
                 connection.rsync(str(there), OPTIONS, paths)
         # the folders of the project there become those of this one
-        flat, root = (
-            flatten(read_frozen(target)) | {"paths.results": str(target.path.parents[1])},
-            there.parents[1].parent,
-        )
+        flat, root = flatten(read_frozen(target)), there.parents[1].parent
+        flat["paths.results"] = str(target.path.parents[1])
         for key in FOLDERS:
             if str(flat.get(key)).startswith(f"{root}/"):
                 flat[key] = f"{ROOT}{flat[key].removeprefix(str(root))}"

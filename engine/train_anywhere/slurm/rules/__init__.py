@@ -33,10 +33,8 @@ def problems(request: Request, elsewhere: bool = False) -> list[str]:
     """Return all problems that would make the job fail; `elsewhere` skips the rules about this machine."""
     stages: tuple[features.Check, ...] = ("any", "job") if elsewhere else ("any", "job", "submission")
     members = len(request.job.members or (0,))
-    return [
-        *_refusals(request, elsewhere, noted=False),
-        *features.problems(request.config, *stages, members=members),
-    ]
+    of_features = features.problems(request.config, *stages, members=members)
+    return [*_refusals(request, elsewhere, noted=False), *of_features]
 
 
 def _refusals(request: Request, elsewhere: bool, noted: bool) -> list[str]:
@@ -58,12 +56,8 @@ def notes(request: Request, elsewhere: bool = False) -> list[str]:
     """Return what a user may ignore: refusals turned off by `cluster.check=warn`, advice, notes."""
     advising = (*ADVICE, *(() if elsewhere else (local_rules.cpu_packages,)))
     advice = [sentence for rule in advising for sentence in rule(request)]
-    return [
-        *_refusals(request, elsewhere, noted=True),
-        *advice,
-        *target_notes(request.config),
-        *request.site.notes,
-    ]
+    refused = _refusals(request, elsewhere, noted=True)
+    return [*refused, *advice, *target_notes(request.config), *request.site.notes]
 
 
 def node_type(request: Request) -> Iterator[str]:

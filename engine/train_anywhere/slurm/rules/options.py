@@ -73,10 +73,8 @@ def _why_not_one_option(text: str) -> str:
 def _slurm_problems(text: str, request: Request) -> Iterator[str]:
     match = re.fullmatch(r"--([A-Za-z-]+)(?:[= ](.*))?|-(\w)[= ]?(.*)", text, re.DOTALL)
     long, long_value, letter, short_value = match.groups() if match else ("", "", None, None)
-    written, value = (
-        long or SHORT.get(letter or "", letter or ""),
-        (long_value if long else short_value) or "",
-    )
+    written = long or SHORT.get(letter or "", letter or "")
+    value = (long_value if long else short_value) or ""
     # as sbatch completes an abbreviated long option
     matching = [name for name in OPTIONS if len(written) > 1 and name.startswith(written)]
     option = written if written in OPTIONS else min(matching, default=written)
@@ -118,10 +116,8 @@ def one_line(request: Request) -> Iterator[str]:
     c = request.config.cluster
     values = {f"cluster.{k}": v for k, v in vars(c).items() if isinstance(v, str)}
     values |= {"cluster.extra": " ".join(c.extra), "cluster.modules": " ".join(c.modules)}
-    values |= {
-        "cluster.constraint": request.job.constraint or "",
-        "paths.results": request.config.paths.results,
-    }
+    values["cluster.constraint"] = request.job.constraint or ""
+    values["paths.results"] = request.config.paths.results
     for key, value in values.items():
         if re.search(r"[\n\r\0]", value):
             yield f"{key}={value!r} has a line break in it, which a line of a batch script can't have; leave it out."

@@ -301,9 +301,8 @@ def join_constraints(cluster: Cluster) -> str | None:
         features = [f"({f})" if "|" in f and not re.search(r"[\[(]", f) else f for f in features]
         # Slurm reads from left to right and refuses nested parentheses: (a&b)|c&d means ((a&b)|c)&d
         features.sort(key=lambda f: "|" not in _outside(f))
-    elif (
-        features and requested is features
-    ):  # sbatch's [a|b] or [a*2&b*4], which YAML and Hydra read as a list
+    elif features and requested is features:
+        # sbatch's [a|b] or [a*2&b*4], which YAML and Hydra read as a list
         operators = {*_outside(features[0])} & {*"|&*"}
         features = [f"[{features[0]}]"] if operators in ({"|"}, {"&", "*"}) else features
     return "&".join(dict.fromkeys(features)) or None
@@ -341,12 +340,9 @@ def gpu_hours(job: Job) -> tuple[float | None, str]:
     They are None without a limit or GPUs.
     """
     gpus, jobs = count_gpus(job), job.cluster.chain if job.members is None else len(job.array)
-    parts = [
-        f"{gpus} GPU{'s'[: gpus > 1]}",
-        units.clock(job.time or 0),
-        *([f"{jobs} jobs"] if jobs > 1 else []),
-    ]
-    return gpus * job.time / 3600 * jobs if job.gpus and job.time else None, " x ".join(parts)
+    parts = [f"{gpus} GPU{'s'[: gpus > 1]}", units.clock(job.time or 0), f"{jobs} jobs"]
+    hours = gpus * job.time / 3600 * jobs if job.gpus and job.time else None
+    return hours, " x ".join(parts if jobs > 1 else parts[:2])
 
 
 def describe_gpu_hours(job: Job) -> str:

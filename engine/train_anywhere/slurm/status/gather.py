@@ -190,11 +190,7 @@ def gather(found: Sequence[RunEntry], ended_too: bool = True, brief: bool = Fals
 
 
 def make_report(
-    run: RunEntry,
-    known: JobStates | None,
-    ends: Mapping[str, JobEnd],
-    in_full: bool = True,
-    brief: bool = False,
+    run: RunEntry, known: JobStates | None, ends: Mapping[str, JobEnd], in_full: bool, brief: bool = False
 ) -> Report:
     """Return the report of one run. `in_full` reads all its files, `brief` only the small ones that `list` needs.
 

@@ -30,15 +30,8 @@ from train_anywhere.slurm.script.job import Job, make_job
 from train_anywhere.slurm.script.render import render
 from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.status.dependency import find_dependency
-from train_anywhere.slurm.submission.allocation import (
-    Allocation,
-    chosen_nodes,
-    current_allocation,
-    fill_from_allocation,
-    find_mismatches,
-    is_only_node,
-    missing_variables,
-)
+from train_anywhere.slurm.submission import allocation
+from train_anywhere.slurm.submission.allocation import Allocation, fill_from_allocation, is_only_node
 from train_anywhere.slurm.submission.submit import format_job, run_in_allocation, submit
 
 
@@ -84,7 +77,7 @@ def start(
     """
     refuse_mixed_members(trees, submitted=True)
     run = open_run(trees[0]["resume"]) if trees[0]["resume"] and len(trees) == 1 else None
-    here, jobs = current_allocation(), list[Job]()
+    here, jobs = allocation.current_allocation(), list[Job]()
     numbers = range(first, first + len(trees)) if len(trees) > 1 or trees[0].get("study") else None
     if numbers is None and run is None:
         refuse_alone(trees[0])
@@ -111,7 +104,7 @@ def start(
     after, jobs_before = find_followed(request, run, here)
     protect_output()  # a closed output (`| head`) must not make a submitted job look like a failure
     if here:
-        sys.exit(run_in_allocation(request, members[0], run, chosen_nodes(job, here)))
+        sys.exit(run_in_allocation(request, members[0], run, allocation.chosen_nodes(job, here)))
     return submit(request, members, run, after, jobs_before)
 
 
@@ -156,7 +149,7 @@ def refusals(
     request = Request(config, job, data_problems, on_node=is_only_node(job, here))
     problems = rules.problems(request, is_elsewhere(config.cluster, config.dry_run))
     if here:
-        problems += [*find_mismatches(job, here), *missing_variables(os.environ)]
+        problems += [*allocation.find_mismatches(job, here), *allocation.missing_variables(os.environ)]
         problems += features.problems(config, "allocation")
     return problems
 

@@ -251,10 +251,8 @@ def _copy(root: Path, code: Path, names: Iterable[str], left_out: dict[str, str]
                 with open(source, "rb") as file, open(os.open(target, flags, mode & 0o777), "wb") as copy:
                     shutil.copyfileobj(file, copy)
         except OSError as error:
-            if error.errno not in (
-                errno.ENOENT,
-                errno.ELOOP,
-            ):  # deleted, but still in git's index, or a broken link
+            # deleted, but still in git's index, or a broken link
+            if error.errno not in (errno.ENOENT, errno.ELOOP):
                 raise
 
 
