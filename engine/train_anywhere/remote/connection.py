@@ -136,7 +136,11 @@ class Connection:
         self.host = host
         options = ["ConnectTimeout=20", "ServerAliveInterval=15", "ServerAliveCountMax=4", "LogLevel=ERROR"]
         options += ["ClearAllForwardings=yes", "RemoteCommand=none"]  # those of a user's own log-ins
-        settings = _settings(host.ssh)
+        process = _start(["ssh", "-G", host.ssh], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        settings, err = process.communicate()
+        if process.returncode:
+            why = " ".join(os.fsdecode(err).split())
+            raise SubmitError(f"ssh can't read its configuration for {host.ssh}: {why}.")
         options += _sharing(settings)
         self.has_proxy = bool(re.search(rb"^proxy(jump|command) (?!none)", settings, re.M))
         self.ssh = ["ssh", "-a", "-x", "-T", *(word for option in options for word in ("-o", option))]
@@ -267,16 +271,6 @@ def _start(command: Sequence[str], **streams: Any) -> "subprocess.Popen[bytes]":
         raise SubmitError(
             f"{command[0]} can't be started: {error.strerror}; nothing was submitted."
         ) from None
-
-
-def _settings(host: str) -> bytes:
-    process = _start(["ssh", "-G", host], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    asked, err = process.communicate()
-    if process.returncode:
-        raise SubmitError(
-            f"ssh can't read its configuration for {host}: {' '.join(os.fsdecode(err).split())}."
-        )
-    return asked
 
 
 def _sharing(settings: bytes) -> list[str]:
