@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from train_anywhere.data.download import fetch
+from train_anywhere.data.folders import fetch
 from train_anywhere.errors import DataError
 
 CONTENT = bytes(range(256)) * 1000

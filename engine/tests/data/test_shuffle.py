@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from train_anywhere.data.dataset import ArraySet
-from train_anywhere.data.known import check_batch
 from train_anywhere.data.order.shuffle import BLOCK, SORTED, permutation, shuffled_rows
-from train_anywhere.errors import DataError
 
 LARGE = 200_003  # a prime: no two like factors have it as their product
 
@@ -96,21 +94,6 @@ def test_the_permutation_can_not_be_spoiled_by_a_caller() -> None:
         permutation(10, 0, 0)[0] = 1
     shuffled_rows(10, 0, 0, 0, 10)[0] = 77
     assert shuffled_rows(10, 0, 0, 0, 10)[0] != 77
-
-
-def test_a_batch_that_ranks_can_not_share() -> None:
-    with pytest.raises(DataError, match=r"batch_size=10 .* 4 ranks.*data\.batch_size=8\."):
-        check_batch(100, 10, 4, train=True)
-    with pytest.raises(DataError, match=r"data\.batch_size=4\."):
-        check_batch(100, 2, 4, train=True)
-
-
-def test_batch_larger_than_the_training_split() -> None:
-    with pytest.raises(
-        DataError, match=r"larger than the training split, which has 100 samples.*=100 or less"
-    ):
-        check_batch(100, 128, 2, train=True)
-    check_batch(100, 128, 2, train=False)
 
 
 IMAGES = np.arange(5 * 2 * 3 * 1, dtype=np.uint8).reshape(5, 2, 3, 1)

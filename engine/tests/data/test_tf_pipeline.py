@@ -13,8 +13,7 @@ from src.data.digits import open_digits
 from src.data.imagefolder import open_imagefolder
 from tools.testing.processes import run_python
 from train_anywhere.data.order.assignment import BatchOrder
-from train_anywhere.data.tf.arrays import to_arrays
-from train_anywhere.data.tf.pipeline import Samples, plain_data_errors, read_batches
+from train_anywhere.data.tf.pipeline import Samples, plain_data_errors, read_batches, to_arrays
 from train_anywhere.errors import DataError
 
 ROOT = Path(__file__).parents[3]

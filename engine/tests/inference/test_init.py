@@ -52,11 +52,10 @@ def test_a_resumed_run_does_not_begin_again(runs: Runs, trained: Trained, monkey
     """Its own checkpoint counts: the other run may be gone."""
     from train_anywhere.distributed.topology import Topology
     from train_anywhere.job.rank_process import RankProcess, Stop
-    from train_anywhere.training.lightning import fit
     from train_anywhere.training.lightning import run as side
 
     new = trained(*SHORT, f"init={runs['lightning'].path}", "trainer.max_epochs=1")
-    monkeypatch.setattr(fit, "load_initial_weights", lambda *arguments: pytest.fail("it began again"))
+    monkeypatch.setattr(side, "load_initial_weights", lambda *arguments: pytest.fail("it began again"))
     from train_anywhere.runs.reopen.frozen import load_frozen
 
     assert side.train(load_frozen(new), RankProcess(new, Topology(), Stop())).state == "completed"

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from train_anywhere.data.dataset import ArraySet, Splits, image_splits
-    from train_anywhere.data.download import fetch
+    from train_anywhere.data.folders import fetch, prepare_folder
     from train_anywhere.data.known import Known
     from train_anywhere.data.listing import describe, is_hidden, left_out, walk
     from train_anywhere.data.order.shuffle import permutation
-    from train_anywhere.data.prepared_folder import prepare_folder
     from train_anywhere.files.node_disk import Staged, as_it_is, is_archive
 
 __all__ = [
@@ -37,7 +36,7 @@ __all__ = [
 ]
 
 _MODULES = (
-    "data.known", "data.listing", "files.node_disk", "data.prepared_folder", "data.download", "data.dataset", "data.order.shuffle",
+    "data.known", "data.listing", "files.node_disk", "data.folders", "data.dataset", "data.order.shuffle",
 )  # fmt: skip
 """The modules of the names, the two that import numpy last."""
 

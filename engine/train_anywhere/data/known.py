@@ -4,9 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from train_anywhere.config.checks.contradictions import batch_size_problem
-from train_anywhere.errors import DataError
-
 
 @dataclass(frozen=True)
 class Known:
@@ -23,14 +20,6 @@ class Known:
     facts: Mapping[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     later: tuple[str, ...] | None = None
-
-
-def check_batch(length: int, batch_size: int, world_size: int, train: bool) -> None:
-    """Raise DataError if the global `batch_size` can't be shared evenly by the ranks, or exceeds the training split."""
-    if problem := batch_size_problem(batch_size, world_size, "ranks"):
-        raise DataError(problem)
-    if train and (problem := too_large(length, batch_size, world_size)):
-        raise DataError(problem)
 
 
 def too_large(length: int, batch_size: int, world_size: int) -> str:

@@ -2,12 +2,13 @@
 
 from ast import literal_eval
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from train_anywhere.data.array_data import map_leaves
-from train_anywhere.data.dataset import Arrays, Splits
+from train_anywhere.data.dataset import Splits
 from train_anywhere.errors import ConfigError
 
 BATCH, FACTS = "batch", "facts"
@@ -22,22 +23,20 @@ LARGEST = 2**13
 
 def describe_data(batch: Any, facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the types and shapes of a batch [n, ...], and the facts that are plain values. Empty if the batch has other objects."""
+
+    def describe(value: Any) -> str | None:
+        if value is None:
+            return None
+        kind = getattr(value.dtype, "name", str(value.dtype)).removeprefix("torch.")
+        return " ".join([kind, *(str(side or UNKNOWN_SIDE) for side in value.shape[1:])])
+
     try:
-        rows = repr(map_leaves(batch, _describe))
+        rows = repr(map_leaves(batch, describe))
         literal_eval(rows)
     except (AttributeError, TypeError, ValueError, SyntaxError):
         return {}
     plain = {name: getattr(value, "item", lambda value=value: value)() for name, value in facts.items()}
     return {BATCH: rows, FACTS: repr({name: value for name, value in plain.items() if _is_literal(value)})}
-
-
-def _describe(value: Any) -> str | None:
-    """Return the type and the shape of a row, such as "float32 28 28 1"."""
-    if value is None:
-        return None
-    kind = getattr(value.dtype, "name", str(value.dtype)).removeprefix("torch.")
-    _, *sides = value.shape
-    return " ".join([kind, *(str(side or UNKNOWN_SIDE) for side in sides)])
 
 
 def _is_literal(value: Any) -> bool:
@@ -48,16 +47,21 @@ def _is_literal(value: Any) -> bool:
         return False
 
 
+@dataclass(frozen=True)
 class RecordedRows:
-    """A `DataSet` of random rows with recorded types and shapes. Whole numbers are 0 and 1."""
+    """A `DataSet` of `length` random rows with recorded types and shapes. Whole numbers are 0 and 1.
 
-    def __init__(self, tree: Any, length: int, why: Exception) -> None:
-        self.tree, self.length, self.why = tree, length, why
+    `why` is the reason for which the data itself can't be read.
+    """
+
+    tree: Any
+    length: int
+    why: Exception
 
     def __len__(self) -> int:
         return self.length
 
-    def read(self, indices: np.ndarray, epoch: int, train: bool) -> Arrays:
+    def read(self, indices: np.ndarray, epoch: int, train: bool) -> Any:
         """Return the rows."""
         random = np.random.default_rng(0)
 
@@ -66,11 +70,9 @@ class RecordedRows:
                 return None
             kind, *sides = text.split()
             values = random.normal(size=(len(indices), *map(int, sides)))
-            real = "float" in kind
-            return (values if real else values > 0).astype("float32" if kind == "bfloat16" else kind)
+            return (values if "float" in kind else values > 0).astype(kind.replace("bfloat16", "float32"))
 
-        found: Arrays = map_leaves(self.tree, rows)
-        return found
+        return map_leaves(self.tree, rows)
 
     @property
     def row_of(self) -> Any:

@@ -49,9 +49,9 @@ from train_anywhere.training.lightning.loop.course import Agreement, Course
 from train_anywhere.training.lightning.loop.over_ranks import OverRanks
 from train_anywhere.training.lightning.loop.tensorboard import TorchRecording
 from train_anywhere.training.lightning.optim import ConfiguredOptimizer, make_optimizer
+from train_anywhere.training.lightning.setup import make_trainer
 from train_anywhere.training.lightning.strategies.choose import make_strategy
 from train_anywhere.training.lightning.strategies.fsdp import shard
-from train_anywhere.training.lightning.trainer import make_trainer
 from train_anywhere.training.plan import build_network, make_user_plan
 from train_anywhere.training.reporting.progress import Progress
 

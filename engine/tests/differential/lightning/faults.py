@@ -6,7 +6,7 @@ from lightning.pytorch.trainer.connectors.data_connector import _DataConnector
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from torch.utils.data import DataLoader
 
-from train_anywhere.training.lightning.fit import LightningTraining
+from train_anywhere.training.lightning.run import LightningTraining
 
 
 def hook_out_of_order() -> None:

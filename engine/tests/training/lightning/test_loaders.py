@@ -48,8 +48,9 @@ def test_workers_that_are_left_do_not_keep_the_process_from_ending() -> None:
     """An iterator may still be referenced at the end, as after a stop within an epoch."""
     program = (
         "from torch.utils.data import DataLoader\n"
-        "from train_anywhere.training.lightning.loaders import WorkerInit\n"
-        "loader = DataLoader(range(100), num_workers=2, persistent_workers=True, worker_init_fn=WorkerInit(None))\n"
+        "from train_anywhere.training.lightning.loaders import protect_workers\n"
+        "loader = DataLoader(range(100), num_workers=2, persistent_workers=True)\n"
+        "protect_workers(loader, 0)\n"
         "batches = iter(loader)\n"
         "next(batches)\n"
     )

@@ -200,7 +200,7 @@ def test_the_words_of_callbacks_are_shown_and_those_of_loops_are_not(capfd) -> N
         from lightning.pytorch.callbacks import early_stopping
         from lightning.pytorch.trainer import setup
         from lightning.pytorch.tuner import lr_finder
-        from train_anywhere.training.lightning.trainer import silence_lightning
+        from train_anywhere.training.lightning.setup import silence_lightning
         silence_lightning()
         silence_lightning()
         for module in (setup, early_stopping, lr_finder):

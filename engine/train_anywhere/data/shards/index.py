@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from train_anywhere.data.prepared_folder import prepare_folder
+from train_anywhere.data.folders import prepare_folder
 from train_anywhere.data.shards.checks import ShardFiles, list_shards
 from train_anywhere.data.shards.scan import ABSENT, LINE, Scan, check_fields, scan
 from train_anywhere.errors import DataError

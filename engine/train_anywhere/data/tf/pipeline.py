@@ -5,7 +5,7 @@ The samples of a map-style data set (`__len__` and `__getitem__`) are put togeth
 
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,10 +14,12 @@ import tensorflow as tf
 
 from train_anywhere.data.array_data import stack
 from train_anywhere.data.dataset import DataSet
-from train_anywhere.data.order import random_numbers
 from train_anywhere.data.order.assignment import BatchOrder
-from train_anywhere.data.tf.arrays import Structure, batch_spec, flatten_as, tensors, to_arrays
-from train_anywhere.errors import DataError
+from train_anywhere.data.order.random_numbers import read_samples
+from train_anywhere.errors import DataError, SignalsAsErrors
+
+Structure = Any
+"""Arrays or tensors in a tuple or a dict, which may be nested."""
 
 ENDLESS = np.iinfo(np.int64).max
 """A batch number that is never reached."""
@@ -52,10 +54,16 @@ def read_batches(
 
 
 def row_spec(dataset: DataSet, rows: int | None, train: bool) -> Structure:
-    """Return types and shapes of a batch of `rows`, from the first and the last row. Raises DataError."""
+    """Return a `tf.TensorSpec` for each array of a batch, from the first and the last row, which are batches of one.
+
+    A dimension in which the two differ is None: any length. `rows` is the number of rows of all batches, None if it varies.
+    Raises DataError: the two rows differ in structure, type or number of dimensions.
+    """
     ends = (np.array([n]) for n in (0, len(dataset) - 1))
     first, last = (to_arrays(dataset.read(end, 0, train), "data") for end in ends)
-    return batch_spec(first, last, rows)
+    free = [tf.TensorSpec([None] * max(1, one.ndim), _dtype_of(one)) for one in tf.nest.flatten(first)]
+    flatten_as(tf.nest.pack_sequence_as(first, free), last)
+    return tf.nest.map_structure(lambda one, other: common_spec(one, other, rows), first, last)
 
 
 def ordered_options() -> tf.data.Options:
@@ -94,13 +102,8 @@ class Samples:
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> Structure:
         """Return the samples of `indices` (int64 [n]) as one batch."""
-        samples = []
-        with self._drawing, random_numbers.preserve():
-            for index in indices.tolist():
-                random_numbers.reseed(self.seed, epoch, index)
-                samples.append(self.dataset[index])
-            collate = getattr(self.dataset, "collate_fn", None)
-            return collate(samples) if collate else stack(samples)
+        with self._drawing:
+            return read_samples(self.dataset, indices, self.seed, epoch, stack)
 
 
 def to_data_set(split: Any, seed: int) -> DataSet | None:
@@ -109,3 +112,86 @@ def to_data_set(split: Any, seed: int) -> DataSet | None:
         return split
     by_index = hasattr(split, "__len__") and hasattr(split, "__getitem__")
     return Samples(split, seed) if by_index and not isinstance(split, Mapping | str) else None
+
+
+# --- batches of arrays as tensors, with the types and shapes of the first and the last row ---
+
+
+def to_arrays(structure: Structure, what: str) -> Structure:
+    """Return the same structure with numpy arrays of types that TensorFlow has; strings become bytes.
+
+    `what` is the source of the arrays, for the message. Raises DataError: an array holds Python objects.
+    """
+    if isinstance(structure, np.ndarray):
+        return _to_array(structure, what)
+    if isinstance(structure, dict):
+        return {name: to_arrays(value, what) for name, value in structure.items()}
+    # lists become tuples, as in Keras; TensorFlow would make arrays of them
+    if isinstance(structure, tuple | list):
+        values = [to_arrays(value, what) for value in structure]
+        return type(structure)(*values) if hasattr(structure, "_fields") else tuple(values)
+    return tf.nest.map_structure(lambda leaf: _to_array(leaf, what), structure)
+
+
+def _to_array(leaf: Any, what: str) -> np.ndarray:
+    array = np.asarray(leaf)
+    if array.dtype.kind not in "USO":
+        return array
+    values = array.astype(object).ravel().tolist()
+    if others := [v for v in values if not isinstance(v, str | bytes)]:
+        raise DataError(
+            f"{what} returns a value of type {type(others[0]).__name__}, which can't be a tensor; return numbers, strings or arrays of "
+            "them, or add a collate_fn that does."
+        )
+    encoded = [v.encode(errors="surrogatepass") if isinstance(v, str) else v for v in values]
+    return np.array(encoded, object).reshape(array.shape)
+
+
+def common_spec(one: np.ndarray, other: np.ndarray, rows: int | None = None) -> tf.TensorSpec:
+    """Return the spec that fits two batches of an array, with this number of rows; None: any number."""
+    sides = [a if a == b else None for a, b in zip(one.shape[1:], other.shape[1:], strict=True)]
+    return tf.TensorSpec([rows, *sides] if one.ndim else [], _dtype_of(one))
+
+
+def _dtype_of(array: np.ndarray) -> tf.DType:
+    return tf.string if array.dtype.kind == "O" else tf.as_dtype(array.dtype)
+
+
+def tensors(read: Callable[[int], list[np.ndarray]], number: tf.Tensor, spec: Structure) -> Structure:
+    """Return `read(number)`, called by TensorFlow's threads, as tensors of `spec`.
+
+    `read` returns the arrays of `spec` in the order of `tf.nest.flatten`; its DataError is raised as an error of TensorFlow.
+    """
+    flat = tf.nest.flatten(spec)
+
+    def call(n: np.ndarray) -> list[np.ndarray]:
+        with SignalsAsErrors(tf.errors.OutOfRangeError):  # TensorFlow would take it for the end of the data
+            return read(int(n))
+
+    found = tf.numpy_function(call, [number], [one.dtype for one in flat])
+    shaped = [tf.ensure_shape(t, one.shape) for t, one in zip(found, flat, strict=True)]
+    return tf.nest.pack_sequence_as(spec, shaped)
+
+
+def flatten_as(spec: Structure, batch: Structure) -> list[np.ndarray]:
+    """Return the arrays of a batch, in the order of `tf.nest.flatten`. Raises DataError unless they match the spec of other rows."""
+    try:
+        tf.nest.assert_same_structure(batch, spec)
+    except (TypeError, ValueError):
+        raise DataError(
+            f"data returns {_names(batch)} after {_names(spec)}; every row must have the same."
+        ) from None
+    arrays: list[np.ndarray] = tf.nest.flatten(batch)
+    for array, one in zip(arrays, tf.nest.flatten(spec), strict=True):
+        if (kind := _dtype_of(array)) != one.dtype or not one.shape.is_compatible_with(array.shape):
+            raise DataError(
+                f"data returns {kind.name} {list(array.shape)} after {one.dtype.name} {list(one.shape)}; every row must have the same type "
+                "and number of dimensions, and the rows of a batch one shape: pad them."
+            )
+    return arrays
+
+
+def _names(structure: Structure) -> str:
+    if isinstance(structure, dict):
+        return "{" + ", ".join(sorted(map(str, structure))) + "}"
+    return f"a tuple of {len(structure)}" if isinstance(structure, tuple) else "one array"

@@ -13,8 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from train_anywhere.data.tf.arrays import Structure, common_spec, to_arrays
-from train_anywhere.data.tf.pipeline import ordered_options
+from train_anywhere.data.tf.pipeline import Structure, common_spec, ordered_options, to_arrays
 from train_anywhere.errors import DataError, user_error
 
 

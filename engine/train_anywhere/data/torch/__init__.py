@@ -1,1 +1,1 @@
-"""Data sets as PyTorch loaders; `data/tf` has the same modules for TensorFlow."""
+"""Data sets as PyTorch loaders; `data/tf` does the same for TensorFlow."""

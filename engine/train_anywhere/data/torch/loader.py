@@ -3,9 +3,8 @@
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -13,11 +12,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset, SequentialSampler, default_collate, default_convert
 from torch.utils.data.distributed import DistributedSampler
 
-from train_anywhere.data.dataset import DataSet
-from train_anywhere.data.known import check_batch
+from train_anywhere.config.checks.contradictions import batch_size_problem
+from train_anywhere.data.array_data import map_leaves
+from train_anywhere.data.known import too_large
 from train_anywhere.data.order.assignment import BatchOrder
-from train_anywhere.data.torch import random_states
-from train_anywhere.data.torch.arrays import check_rows, to_tensors
+from train_anywhere.data.torch.random_states import read_samples
 from train_anywhere.errors import DataError, SignalsAsErrors
 
 
@@ -77,22 +76,11 @@ class Batches(Dataset[Any]):
 
     def read(self, indices: np.ndarray, epoch: int) -> Any:
         """Return the rows of `indices` (int64 [n]) as tensors, in the tuples and dicts of the data set. Raises DataError."""
-        if self.reads_batches:
+        if hasattr(self.dataset, "read"):
             rows = self.dataset.read(indices, epoch, self.order.drop_last)
             check_rows(rows, len(indices))
             return to_tensors(rows)
-        samples = []
-        with random_states.preserve():
-            for index in indices.tolist():
-                random_states.reseed(self.order.seed, epoch, index)
-                samples.append(self.dataset[index])
-            collate = getattr(self.dataset, "collate_fn", None) or default_collate
-            return default_convert(collate(samples))
-
-    @cached_property
-    def reads_batches(self) -> bool:
-        """True if the data set reads whole batches; cached, since checking a protocol takes as long as reading a small batch."""
-        return isinstance(self.dataset, DataSet)
+        return default_convert(read_samples(self.dataset, indices, self.order.seed, epoch, default_collate))
 
 
 class BatchLoader(DataLoader[Any]):
@@ -148,7 +136,12 @@ def torch_loader(batches: Batches, *, workers: int | Literal["auto"] = 0, ranks:
     `ranks` of its node. Raises DataError: the batch size does not fit the ranks or the data.
     """
     order = batches.order
-    check_batch(len(batches.dataset), order.batch_size, order.world_size, order.drop_last)
+    size, ranks_of_run = order.batch_size, order.world_size
+    problem = batch_size_problem(size, ranks_of_run, "ranks")
+    if order.drop_last:
+        problem = problem or too_large(len(batches.dataset), size, ranks_of_run)
+    if problem:
+        raise DataError(problem)
     loader = BatchLoader(
         batches,
         batch_size=None,
@@ -162,3 +155,51 @@ def torch_loader(batches: Batches, *, workers: int | Literal["auto"] = 0, ranks:
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         loader.most = max(1, int(os.environ.get("SLURM_CPUS_PER_TASK") or cpus // ranks) - 1)
     return loader
+
+
+STRINGS = "UTSO"
+"""Kinds of numpy types that torch does not have: strings and objects, which become lists."""
+
+
+def to_tensors(rows: Any) -> Any:
+    """Return the same tuples, lists and dicts with arrays and numpy scalars as tensors, and arrays of strings as lists of `str`.
+
+    Raises:
+        DataError: an array has a type that torch does not have.
+    """
+    return map_leaves(rows, lambda v: _tensor(np.asarray(v)) if isinstance(v, np.ndarray | np.generic) else v)
+
+
+def to_arrays(rows: Any) -> Any:
+    """Return the same tuples, lists and dicts with tensors as arrays."""
+    return map_leaves(rows, lambda v: v.numpy() if isinstance(v, torch.Tensor) else v)
+
+
+def check_rows(rows: Any, count: int, path: str = "") -> None:
+    """Raise DataError unless `rows` is a tuple or a dict of arrays, each with `count` rows."""
+    if isinstance(rows, np.ndarray):
+        if rows.shape[:1] != (count,):
+            raise DataError(
+                f"the data set's read() was called for {count} rows, but its array{path} has the shape {list(rows.shape)}; the first "
+                "dimension must be the rows."
+            )
+    elif isinstance(rows, tuple | list | Mapping):
+        for key, value in rows.items() if isinstance(rows, Mapping) else enumerate(rows):
+            check_rows(value, count, f"{path}[{key!r}]")
+    else:
+        raise DataError(
+            f"the data set's read() returned a {type(rows).__name__}{path}; it must return a tuple or a dict of numpy arrays."
+        )
+
+
+def _tensor(array: np.ndarray) -> Any:
+    if array.dtype.kind in STRINGS:
+        return array.tolist()
+    if not (array.dtype.isnative and array.flags.carray):
+        array = np.require(array, array.dtype.newbyteorder("="), "CAW")
+    try:
+        return torch.from_numpy(array)
+    except TypeError as error:
+        raise DataError(
+            f"the data set's read() returned an array of {array.dtype}, a type that torch does not have; convert it in read()."
+        ) from error

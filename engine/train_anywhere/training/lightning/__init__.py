@@ -1,10 +1,9 @@
 """Training with PyTorch Lightning: `run.train`.
 
-setup            what a run needs, created from its configuration
-fit              the run: callbacks and loggers in the order in which Lightning calls them
+setup            the Trainer, without its checkpoints and output, and all else that a run needs
+run              callbacks and loggers in the order in which Lightning calls them, and what is saved when
 optim            the optimizer of the configuration and torch's schedules; `dropin` uses a user's module unchanged
 loaders          the loaders of this rank, and their processes
-trainer          Lightning's Trainer without its signals, checkpoints and output
 hardware         TF32, channels-last weights, torch.compile, fused optimizers
 compiled_code    the code of torch.compile in `cluster.cache`, for starts on other nodes
 weights          LoRA, and files of other programs

@@ -29,9 +29,9 @@ from train_anywhere.training.lightning.checkpoint.contents import WEIGHTS, read_
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors, make_task
 from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
 from train_anywhere.training.lightning.loaders import Opener, find_source
+from train_anywhere.training.lightning.setup import make_trainer
 from train_anywhere.training.lightning.strategies.choose import make_strategy, pick_device
 from train_anywhere.training.lightning.strategies.hooks import add_left_out
-from train_anywhere.training.lightning.trainer import make_trainer
 from train_anywhere.training.lightning.weights import (
     Adapters,
     add_adapters,

@@ -14,13 +14,13 @@ import torch
 from lightning.fabric.utilities.seed import pl_worker_init_function
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from train_anywhere.config.schema import Config, Data
+from train_anywhere.data.array_data import map_leaves
 from train_anywhere.data.dataset import DataSet, ModuleLoaders, Splits
 from train_anywhere.data.order.assignment import BatchOrder, block_order
 from train_anywhere.data.torch.loader import Batches, BatchLoader, torch_loader
-from train_anywhere.data.torch.user_loader import is_map_style, is_sharded, is_source, yields_batches
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 from train_anywhere.job.rank_process import SIGNALS
@@ -69,9 +69,7 @@ class Opener:
         """Return the loaders of a split for Lightning. Raises ConfigError if it can't be read."""
         target = f"data._target_={self.config.data.target['lightning']}"
         if is_collection(split):
-            if isinstance(split, dict):
-                return {key: self.open_loader(one, name) for key, one in split.items()}
-            return [self.open_loader(one, name) for one in split]
+            return map_leaves(split, lambda one: self.open_loader(one, name))
         if isinstance(split, DataSet) or is_map_style(split):
             return self._open_rows(split, name == "train")
         if isinstance(split, dict) or not hasattr(split, "__iter__"):
@@ -117,7 +115,7 @@ class Opener:
         )
         # The loader draws a number at each start, and a resumed epoch starts twice: do not draw from the model's generator.
         loader.generator = torch.Generator()
-        loader.worker_init_fn = WorkerInit(None)
+        loader.worker_init_fn = partial(init_worker, None)
         return loader
 
 
@@ -150,13 +148,39 @@ def count_rows(opened: Any) -> int | None:
     return sum(rows) if len(rows) == len(found) else None
 
 
+def is_map_style(split: object) -> bool:
+    """Return whether rows can be read by index."""
+    by_index = hasattr(split, "__getitem__") and hasattr(split, "__len__")
+    return by_index and not isinstance(split, IterableDataset | dict)
+
+
 def is_collection(split: Any) -> bool:
     """Return whether this is a list, tuple or dict of loaders and data sets, also a nested one."""
-    if not isinstance(split, dict | list | tuple) or not split:
-        return False
     named = isinstance(split, dict)
-    inner = split.values() if isinstance(split, dict) else split
-    return all(is_source(one, named) or is_collection(one) for one in inner)
+    inner = split.values() if isinstance(split, dict) else split if isinstance(split, list | tuple) else ()
+    return bool(inner) and all(is_source(one, named) or is_collection(one) for one in inner)
+
+
+def is_source(value: object, named: bool = False) -> bool:
+    """Return whether a value in a list, or `named` in a dict, is a data set or a loader itself, and not a row."""
+    if isinstance(value, Dataset | DataSet) or hasattr(value, "__getitems__"):
+        return True
+    if isinstance(value, dict | list | tuple | str) or hasattr(value, "__array__"):
+        return False
+    return named if is_map_style(value) else hasattr(value, "__iter__")
+
+
+def yields_batches(stream: IterableDataset[Any]) -> bool:
+    """Return whether a stream yields batches, not rows, because it reads from a DataLoader like webdataset's WebLoader."""
+    inner = [v for value in vars(stream).values() for v in (value if isinstance(value, list) else [value])]
+    return any(isinstance(value, DataLoader) for value in inner)
+
+
+def is_sharded(loader: Any, ranks: int) -> bool:
+    """Return whether the loader reads a different part on each of `ranks` ranks."""
+    inner = [getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset")]
+    found = [loader, *inner, getattr(inner[1], "sampler", None)]
+    return any(getattr(s, "num_replicas", None) == ranks and hasattr(s, "set_epoch") for s in found)
 
 
 def find_source(
@@ -180,18 +204,12 @@ def find_source(
     return None
 
 
-@dataclass(frozen=True)
-class WorkerInit:
-    """The `worker_init_fn` of a loader: ignores stop signals, then calls the user's function."""
-
-    inner: Callable[[int], None] | None
-
-    def __call__(self, worker: int) -> None:
-        """Initialize worker number `worker`."""
-        for number in SIGNALS:  # workers are needed until training has stopped
-            signal.signal(number, signal.SIG_IGN)
-        if self.inner:
-            self.inner(worker)
+def init_worker(inner: Callable[[int], None] | None, worker: int) -> None:
+    """Ignore stop signals in a worker of a loader, then call the user's `worker_init_fn`."""
+    for number in SIGNALS:  # workers are needed until training has stopped
+        signal.signal(number, signal.SIG_IGN)
+    if inner:
+        inner(worker)
 
 
 def protect_workers(loader: Any, rank: int) -> None:
@@ -202,8 +220,8 @@ def protect_workers(loader: Any, rank: int) -> None:
     # Lightning seeds only workers without a function
     if inner is None and int(os.environ.get("PL_SEED_WORKERS", 0)):
         inner = partial(pl_worker_init_function, rank=rank)
-    if not isinstance(inner, WorkerInit):
-        loader.worker_init_fn = WorkerInit(inner)
+    if getattr(inner, "func", None) is not init_worker:
+        loader.worker_init_fn = partial(init_worker, inner)
 
 
 def kill_workers() -> None:

@@ -8,7 +8,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from train_anywhere.config.choices import Optimizer, OtherOptimizer, OtherSchedule, Sgd
 from train_anywhere.config.instantiate import explain_target_errors, instantiate, make_kind
-from train_anywhere.config.schema import Checkpoint, Config
+from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.hardware import can_fuse, match_state_layout
 from train_anywhere.training.lightning.loop.course import Course
@@ -58,14 +58,36 @@ class ConfiguredOptimizer(pl.Callback):
 
 
 def configure_optimizer(config: Config, plan: Plan, network: nn.Module, devices: int) -> Any:
-    """Return optimizer and schedule as `configure_optimizers` does; `devices` share the batch."""
+    """Return optimizer and schedule as `configure_optimizers` does; `devices` share the batch.
+
+    Raises ConfigError for arguments of a target, and unless a schedule that watches a metric gets `checkpoint.monitor` once per epoch.
+    """
     lr, schedule = scale_lr(config.optimizer.lr, config.optimizer.scale_lr, devices), config.schedule
     optimizer = make_optimizer(config.optimizer, config.trainer.precision, network, lr)
     if not isinstance(schedule, OtherSchedule):
         return optimizer
-    scheduler = make_scheduler(schedule, config.checkpoint, plan, optimizer)
-    watched = {"interval": schedule.interval, "monitor": config.checkpoint.monitor}
-    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, **watched}}
+    by_step, watched, mode = schedule.interval == "step", config.checkpoint.monitor, config.checkpoint.mode
+    sizes = {
+        "total_steps": plan.total_steps if by_step else plan.max_epochs,
+        "steps_per_epoch": plan.steps_per_epoch if by_step else 1,
+        "epochs": plan.max_epochs,
+    }
+    with explain_target_errors(f"schedule._target_={schedule.target['lightning']}"):
+        scheduler = instantiate(schedule, "schedule", "lightning", optimizer=optimizer, **sizes)
+    if isinstance(scheduler, ReduceLROnPlateau):
+        if watched is None:
+            raise ConfigError(
+                "ReduceLROnPlateau watches checkpoint.monitor, which is not set; use checkpoint.monitor=NAME."
+            )
+        if by_step:
+            raise ConfigError("ReduceLROnPlateau is updated after a validation; use schedule.interval=epoch.")
+        if mode not in (None, scheduler.mode):
+            raise ConfigError(
+                f"ReduceLROnPlateau has mode={scheduler.mode}, and it watches {watched}, of which the {mode} is best; use "
+                f"schedule.mode={mode}."
+            )
+    watches = {"interval": schedule.interval, "monitor": watched}
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, **watches}}
 
 
 def make_optimizer(
@@ -143,37 +165,3 @@ def apply_settings(chosen: Optimizer, precision: str, network: nn.Module, optimi
         group.update({name: settings[name] for name in (names if written is None else names & written)})
     if written is None:
         match_state_layout(optimizer)
-
-
-def make_scheduler(
-    schedule: OtherSchedule, checkpoint: Checkpoint, plan: Plan, optimizer: optim.Optimizer
-) -> Any:
-    """Return torch's scheduler that `schedule` names. Raises ConfigError for its arguments, or if the watched metric is not set."""
-    dotted = schedule.target["lightning"]
-    by_step = schedule.interval == "step"
-    sizes = {
-        "total_steps": plan.total_steps if by_step else plan.max_epochs,
-        "steps_per_epoch": plan.steps_per_epoch if by_step else 1,
-        "epochs": plan.max_epochs,
-    }
-    with explain_target_errors(f"schedule._target_={dotted}"):
-        scheduler = instantiate(schedule, "schedule", "lightning", optimizer=optimizer, **sizes)
-    if isinstance(scheduler, ReduceLROnPlateau):
-        _check_plateau(schedule, checkpoint, scheduler)
-    return scheduler
-
-
-def _check_plateau(schedule: OtherSchedule, checkpoint: Checkpoint, scheduler: ReduceLROnPlateau) -> None:
-    """Raise ConfigError unless the scheduler watches `checkpoint.monitor` once per epoch."""
-    watched, mode = checkpoint.monitor, checkpoint.mode
-    if watched is None:
-        raise ConfigError(
-            "ReduceLROnPlateau watches checkpoint.monitor, which is not set; use checkpoint.monitor=NAME."
-        )
-    if schedule.interval == "step":
-        raise ConfigError("ReduceLROnPlateau is updated after a validation; use schedule.interval=epoch.")
-    if mode not in (None, scheduler.mode):
-        raise ConfigError(
-            f"ReduceLROnPlateau has mode={scheduler.mode}, and it watches {watched}, of which the {mode} is best; use "
-            f"schedule.mode={mode}."
-        )

@@ -1,14 +1,19 @@
 """Create what a run needs before training."""
 
 import inspect
+import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities.warnings import PossibleUserWarning
+from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 
@@ -20,29 +25,36 @@ from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.data.torch.random_states import seed_everything
 from train_anywhere.distributed.layout import running_strategy
+from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.features import Features
 from train_anywhere.job.rank_process import RankProcess
 from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
 from train_anywhere.training.lightning.dropin.model import make_task
-from train_anywhere.training.lightning.hardware import apply_hardware_options
+from train_anywhere.training.lightning.hardware import apply_hardware_options, precision_arguments
 from train_anywhere.training.lightning.loaders import UserLoaders, count_rows, open_loaders
 from train_anywhere.training.lightning.loop.course import Course
 from train_anywhere.training.lightning.loop.steps import training_loaders
 from train_anywhere.training.lightning.optim import ConfiguredOptimizer
+from train_anywhere.training.lightning.private import skip_signal_exchange
 from train_anywhere.training.lightning.strategies.choose import make_strategy, pick_device
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
-from train_anywhere.training.lightning.trainer import make_trainer
 from train_anywhere.training.lightning.weights import add_adapters
 from train_anywhere.training.order import Training
 from train_anywhere.training.plan import (
     Plan,
+    batches_per_step,
     batchnorm_notes,
     build_network,
+    count_parts,
     make_user_plan,
     validation_notes,
 )
 from train_anywhere.training.reporting.header import Header, cpu_name
+
+SAME = ("fast_dev_run", "max_epochs", "limit_train_batches", "limit_val_batches", "limit_test_batches", "gradient_clip_val",
+        "check_val_every_n_epoch", "log_every_n_steps", "num_sanity_val_steps")  # fmt: skip
+"""Keys of `trainer` that Lightning has with the same meaning."""
 
 
 class Setup(Training):
@@ -97,7 +109,14 @@ class Setup(Training):
             module = build(lambda: make_task(config.task))
             add_adapters(module, config, whole=True)
         else:
-            network = make_network(config, data, build)
+            check_labels(data)
+            network = build(lambda: build_network(config, data.facts))
+            if not isinstance(network, nn.Module):
+                dotted = config.model.target["lightning"]
+                raise ConfigError(
+                    f"model._target_={dotted} returns a {type(network).__name__}, which is not a torch.nn.Module."
+                )
+            add_adapters(network, config, whole=False)
             module = make_task(config.task, network=network, make_optimizer=self.optimizer.make_optimizer)
         self.module, self.data = module, data
         self.loaders = open_loaders(config, data, self.process.topology, module, self._report)
@@ -161,14 +180,70 @@ class Setup(Training):
         )
 
 
-def make_network(config: Config, splits: Splits, build: Callable[..., Any]) -> nn.Module:
-    """Return the network of `model`, which `build` creates. Raises ConfigError for another object, DataError for unfit rows."""
-    check_labels(splits)
-    network = build(lambda: build_network(config, splits.facts))
-    if not isinstance(network, nn.Module):
-        dotted = config.model.target["lightning"]
-        raise ConfigError(
-            f"model._target_={dotted} returns a {type(network).__name__}, which is not a torch.nn.Module."
-        )
-    add_adapters(network, config, whole=False)
-    return network
+def make_trainer(
+    config: Config, topology: Topology, strategy: Strategy, folder: Path | None = None
+) -> pl.Trainer:
+    """Return the Trainer of one rank, still without callbacks and loggers; user code writes into `folder`."""
+    silence_lightning()
+    t, device = config.trainer, strategy.root_device
+    if (
+        torch.cuda.is_available()
+    ):  # TF32 has 10 bits of mantissa, see https://docs.pytorch.org/docs/stable/notes/cuda.html
+        torch.set_float32_matmul_precision("high" if t.tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = t.tf32
+    batches, every = batches_per_step(config), t.val_check_interval  # Lightning counts batches
+    trainer = pl.Trainer(
+        accelerator=device.type,
+        devices=[device.index] if device.type == "cuda" else 1,
+        num_nodes=topology.nodes,
+        strategy=strategy,
+        **precision_arguments(t.precision, device),
+        **{name: getattr(t, name) for name in SAME},
+        min_epochs=None if t.fast_dev_run else t.min_epochs,
+        max_steps=t.max_steps or -1,
+        min_steps=None if t.fast_dev_run else t.min_steps,
+        overfit_batches=0.0 if t.fast_dev_run else t.overfit_batches or 0.0,
+        accumulate_grad_batches=batches,
+        val_check_interval=every * batches if isinstance(every, int) else every,
+        # as by default in Lightning
+        gradient_clip_algorithm=None if t.gradient_clip_algorithm == "norm" else t.gradient_clip_algorithm,
+        deterministic=t.deterministic or None,
+        sync_batchnorm=t.sync_batchnorm and topology.world_size > 1,
+        logger=False,
+        default_root_dir=folder,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        # fully_shard makes parameters anew at the first forward pass; in inference mode nothing could read them as weights
+        # (https://github.com/pytorch/pytorch/issues/95957, for which Lightning does the same with its own strategy)
+        **{
+            "inference_mode": not isinstance(strategy, FullyShardedStrategy),
+            "use_distributed_sampler": topology.world_size > 1,
+            **t.extra,
+        },
+    )
+    limit = t.overfit_batches or t.limit_train_batches
+    if isinstance(limit, int) and not t.fast_dev_run:
+        trainer.limit_train_batches = limit * count_parts(config)
+    skip_signal_exchange(trainer)
+    return trainer
+
+
+def silence_lightning() -> None:
+    """Hide the log lines and warnings of Lightning's Trainer and loops.
+
+    Errors stay, and so do the lines of what the user has chosen: callbacks, such as LearningRateFinder, and a profiler.
+    """
+
+    def is_shown(record: logging.LogRecord) -> bool:  # Lightning logs all lines of rank 0 under one name
+        return record.levelno >= logging.ERROR or Path(record.pathname).parent.name in ("callbacks", "tuner")
+
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    for name in ("profilers", "callbacks", "tuner", "utilities.rank_zero"):
+        logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(is_shown)
+    warnings.filterwarnings("ignore", category=PossibleUserWarning)
+    warnings.filterwarnings("ignore", module=r"lightning\.(?!pytorch\.(callbacks|tuner)\.)")
+    # torch also compares strides of dimensions of size 1, such as a single input channel, where they have no effect
+    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")

@@ -12,9 +12,9 @@ from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.run import end_process_group, make_setup
+from train_anywhere.training.lightning.setup import make_trainer
 from train_anywhere.training.lightning.strategies.choose import make_strategy, pick_device
 from train_anywhere.training.lightning.strategies.fsdp import find_blocks
-from train_anywhere.training.lightning.trainer import make_trainer
 
 from ..conftest import MakeConfig
 

@@ -7,7 +7,7 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
-from train_anywhere.data.torch.arrays import to_arrays, to_tensors
+from train_anywhere.data.torch.loader import to_arrays, to_tensors
 from train_anywhere.files.removal import print_once
 from train_anywhere.tasks import OLD_TASK, Task
 

@@ -1,5 +1,6 @@
 """The loaders of a user's module, continued at any batch."""
 
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,8 +10,7 @@ from lightning.fabric.utilities.data import sized_len
 
 from train_anywhere.data.torch import random_states
 from train_anywhere.data.torch.loader import BatchLoader
-from train_anywhere.data.torch.user_loader import raised_by_row
-from train_anywhere.errors import DataError, user_error
+from train_anywhere.errors import DataError, iterate_causes, user_error
 from train_anywhere.files.removal import print_once
 from train_anywhere.training.lightning.checkpoint.rank_state import of_loader, to_tensor
 from train_anywhere.training.lightning.loop.steps import is_last_batch, newest_epoch, takes_iterator
@@ -85,6 +85,15 @@ def read_batch(batches: Iterator[Any]) -> list[Any]:
         if raised_by_row(end):
             raise user_error(end) from end
         return []
+
+
+def raised_by_row(end: StopIteration) -> bool:
+    """Return whether a row or a collate function raised StopIteration, here or in a worker: it is an error, not the data's end."""
+    # Lightning catches it and raises another one
+    ends = [error for error in iterate_causes(end) if isinstance(error, StopIteration)]
+    names = {frame.f_code.co_qualname for one in ends for frame, _ in traceback.walk_tb(one.__traceback__)}
+    readers = {"_MapDatasetFetcher.fetch", "ExceptionWrapper.reraise"}
+    return bool(names & readers) or any(n.endswith(("__getitem__", "__getitems__")) for n in names)
 
 
 class TrainingLoaders:

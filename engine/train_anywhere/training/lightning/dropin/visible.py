@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ for _hook in (*_OWN, *(name for name in dir(pl.Callback) if name.startswith("on_
 class RunLogger(Logger):
     """A logger of the run, with a tracker on rank 0 or without one. Values of user code go to metrics.csv.
 
-    The Trainer calls `finalize` after fit and again after test, so `train_anywhere.training.lightning.fit` calls `close` instead.
+    The Trainer calls `finalize` after fit and again after test, so `train_anywhere.training.lightning.run` calls `close` instead.
     """
 
     def __init__(self, name: str, folder: Path, version: str, tracked: GuardedLogger | None = None) -> None:
@@ -113,15 +114,8 @@ Receiver = Callable[[bool, pl.Trainer, Mapping[str, float]], None]
 
 def listen(trainer: pl.Trainer, loggers: Iterable[Logger], receive: Receiver) -> None:
     """Give the Trainer its loggers, and `receive` on every rank the numbers that they get, once for each call of the Trainer."""
-    trainer.loggers = [*loggers]
-    for number, logger in enumerate(trainer.loggers):
-        logger.log_metrics = _receiving(logger.log_metrics, trainer, receive, number == 0)  # type: ignore[method-assign]
 
-
-def _receiving(
-    log_metrics: Callable[..., Any], trainer: pl.Trainer, receive: Receiver, first: bool
-) -> Callable[..., Any]:
-    def received(*arguments: Any, **named: Any) -> Any:
+    def log(log_metrics: Callable[..., Any], first: bool, *arguments: Any, **named: Any) -> Any:
         frame: Any = inspect.currentframe()
         looping = str(frame.f_back.f_globals.get("__name__")).startswith("lightning.pytorch.trainer.")
         values = _numbers(named["metrics"] if "metrics" in named else arguments[0])
@@ -131,7 +125,9 @@ def _receiving(
             receive(looping, trainer, values)
         return log_metrics(*arguments, **named)
 
-    return received
+    trainer.loggers = [*loggers]
+    for number, logger in enumerate(trainer.loggers):
+        logger.log_metrics = partial(log, logger.log_metrics, number == 0)  # type: ignore[method-assign]
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

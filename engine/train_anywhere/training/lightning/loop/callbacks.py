@@ -203,7 +203,8 @@ class MetricsCallback(pl.Callback):
         """Write one row for the end of the epoch, and compare the weights of the ranks if due. Raises RanksDifferError."""
         self.collect_epoch(trainer)
         if trainer.state.fn == TrainerFn.FITTING:
-            self.course.note_skipped_batches(trainer)
+            done = trainer.fit_loop.epoch_loop.batch_progress.current
+            self.course.skips |= not trainer.should_stop and done.completed < done.ready
             every = self.config.monitor.compare_weights_every_n_epochs
             if is_multiple(steps.newest_epoch(trainer) + 1, every):
                 refuse_different_weights(pl_module, trainer.strategy)
@@ -304,7 +305,7 @@ class EarlyStop(EarlyStopping):
         self.limits, self.rule, self.metrics = limits, limits.early_stopping, metrics
         patience, mode = max(1, self.rule.patience or 1), self.rule.mode or "min"
         super().__init__(str(self.rule.monitor), self.rule.min_delta, patience, mode=mode)
-        self.count, self._compared, self._resumed = Patience(), -1, False  # the step of the newest comparison
+        self.count, self._compared = Patience(), -1  # the step of the newest comparison
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Compare a validation within an epoch with the best one."""
@@ -333,12 +334,11 @@ class EarlyStop(EarlyStopping):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the count."""
-        self.count, self._resumed = Patience(**state_dict), True
+        self.count = Patience(**state_dict)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stop a resumed run that had stopped early, unless `trainer.min_epochs` or `min_steps` was raised."""
-        if self._resumed:
-            self._end_if_over(trainer, trainer.current_epoch)
+        self._end_if_over(trainer, trainer.current_epoch)
 
     def _end_if_over(self, trainer: pl.Trainer, epochs: int) -> None:
         if self.limits.is_too_early(epochs, trainer.global_step):

@@ -36,11 +36,6 @@ class Course:
         """End the training after this step, as the configuration says."""
         self._ended = trainer.should_stop = True
 
-    def note_skipped_batches(self, trainer: pl.Trainer) -> None:
-        """Note whether the module has ended the epoch early."""
-        done = trainer.fit_loop.epoch_loop.batch_progress.current
-        self.skips |= not trainer.should_stop and done.completed < done.ready
-
     def early_end(self, trainer: pl.Trainer) -> str | None:
         """Return a line about who ended the training, if user code did before its last step."""
         stops = trainer.should_stop and not self._ended

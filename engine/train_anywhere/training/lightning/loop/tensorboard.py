@@ -1,7 +1,6 @@
 """TensorBoard's events, without loading a second framework, and traces of the profiler."""
 
 import sys
-import time
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.loggers.logger import DummyExperiment
 from lightning.pytorch.utilities import rank_zero_only
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, tensorboard_trace_handler
 
 from train_anywhere.training.event_files import EventFiles
 from train_anywhere.training.profile import Operation
@@ -81,9 +80,9 @@ class TorchRecording:
     """A running profile of operators and GPU kernels. Its files start with `name`."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._file = folder / name
         used = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
-        self._profile = profile(activities=used)
+        write = tensorboard_trace_handler(str(folder), name)
+        self._profile = profile(activities=used, on_trace_ready=write)
         self._profile.start()
 
     def step(self) -> None:
@@ -93,8 +92,6 @@ class TorchRecording:
     def finish(self) -> list[Operation]:
         """Stop, write the trace, and return all operations. Raises OSError, RuntimeError."""
         self._profile.stop()
-        # the form of this name is that of torch.profiler.tensorboard_trace_handler: <worker>.<time>.pt.trace.json
-        self._profile.export_chrome_trace(f"{self._file}.{time.time_ns()}.pt.trace.json")
         found = self._profile.key_averages()
         gpu = any(one.self_device_time_total for one in found)
         times = {one.key: one.self_device_time_total if gpu else one.self_cpu_time_total for one in found}

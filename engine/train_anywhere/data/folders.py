@@ -1,7 +1,9 @@
-"""Download files with checksums from the first mirror that has them; one process downloads, the others wait."""
+"""Data folders that one process fills while others wait: downloads with checksums, and files made from others."""
 
 import fcntl
 import hashlib
+import os
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,9 +11,11 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlopen
 
+import psutil
+
 from train_anywhere.errors import DataError, listed
-from train_anywhere.files.atomic import replace
-from train_anywhere.files.removal import remove_file, temporary_name
+from train_anywhere.files.atomic import move, replace
+from train_anywhere.files.removal import OwnedFolder, new_folder, remove, remove_file, temporary_name
 from train_anywhere.files.terminal.output import show_progress
 
 TIMEOUT = 10
@@ -73,6 +77,43 @@ def _transfer(url: str, part: Path) -> str:
             digest.update(chunk)
             advance(len(chunk))
     return digest.hexdigest()
+
+
+def prepare_folder(folder: Path, write: Callable[[Path], None], use: str = "") -> Path:
+    """Return `folder`; if it does not exist, one process calls `write` with an empty folder next to it and renames that.
+
+    So no process sees a half-written folder, even on a shared disk without locks. An existing folder is never changed: its name must
+    contain a checksum of all that it is made from. What a killed process left is removed by the next one on the same node.
+    `use` is the end of the message if the folder can't be written, such as "; use data.index=FOLDER".
+    Raises DataError: the folder can't be written; or any error of `write`, which leaves nothing behind.
+    """
+    if folder.is_dir():
+        return folder
+    host = socket.gethostname()
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with wait_for_lock(folder.parent / ".lock"):
+            if not folder.is_dir():
+                alive = {*map(str, psutil.pids())}
+                for path in folder.parent.glob(f".*.{host}.*"):
+                    if path.is_dir() and path.suffix[1:] not in alive:
+                        remove(_owned(path))
+                own = _owned(folder.with_name(f".{folder.name}.{host}.{os.getpid()}"))
+                with new_folder(own) as temporary:
+                    write(temporary)
+                    try:
+                        move(temporary, folder)
+                    except OSError:
+                        if not folder.is_dir():
+                            raise
+                        remove(own)  # another node was first: a folder that is not empty is never replaced
+    except OSError as error:
+        raise DataError(f"{folder.parent} can't be written ({error.strerror or error}){use}.") from error
+    return folder
+
+
+def _owned(path: Path) -> OwnedFolder:
+    return OwnedFolder(path.parent, (path.name,), f"prepared {path.name}")
 
 
 @contextmanager
