@@ -1,7 +1,7 @@
 """The engine's launchers and sweepers, registered with Hydra, which accepts only classes defined in hydra_plugins."""
 
 from train_anywhere import plugins
-from train_anywhere.plugins import launchers, optuna, product
+from train_anywhere.plugins import launchers
 
 
 class SlurmLauncher(launchers.SlurmLauncher):
@@ -12,11 +12,11 @@ class HereLauncher(launchers.HereLauncher):
     """Run the members of a sweep on this machine."""
 
 
-class OptunaSweeper(optuna.OptunaSweeper):
+class OptunaSweeper(launchers.OptunaSweeper):
     """Search hyperparameters with Optuna: `hydra/sweeper=optuna`."""
 
 
-class ProductSweeper(product.ProductSweeper):
+class ProductSweeper(launchers.ProductSweeper):
     """Launch all combinations of a sweep's values."""
 
 

@@ -15,7 +15,7 @@ from train_anywhere.config.load import load, to_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.files import ROOT
-from train_anywhere.plugins.product import list_members
+from train_anywhere.plugins.launchers import list_members
 
 MakeConfig = Callable[..., Config]
 CHOICES = [

@@ -35,9 +35,7 @@ from train_anywhere.files import ROOT
 from train_anywhere.files.root import find_top, refuse_deleted_folder, resolve_as_typed
 from train_anywhere.launch.command import HELP, run_command
 from train_anywhere.launch.exits import leave
-from train_anywhere.plugins.launchers import print_sweep
-from train_anywhere.plugins.optuna import refuse_without_optuna
-from train_anywhere.plugins.product import list_members
+from train_anywhere.plugins.launchers import list_members, print_sweep, refuse_without_optuna
 from train_anywhere.runs.folder import open_run
 from train_anywhere.runs.reopen.resume import load_saved_overrides
 from train_anywhere.runs.summary import is_program

@@ -1,15 +1,14 @@
 """Plugins for Hydra, which accepts only classes defined in hydra_plugins/.
 
-launchers  submit composed configurations as one job (`cluster=...`), or run the members of a sweep on this machine
-optuna     searches: choose each member by the results of earlier ones (`search`)
-product    all combinations of values; unlike Hydra's sweeper it writes no file and composes each member once
+anywhere   the launcher of any Hydra program
+launchers  one job (`cluster=...`), a sweep over all combinations of values, a search (`search`); each as jobs or on this machine
 
 Hydra imports all plugins at each start, so these modules import only Hydra at the top.
 """
 
 from hydra.core.config_store import ConfigStore
 
-__all__ = ["launchers", "optuna", "product", "register"]
+__all__ = ["launchers", "register"]
 
 
 def register(module: str) -> None:

@@ -1,8 +1,10 @@
-"""Hydra launchers that submit composed configurations or run them here."""
+"""Hydra's launchers, which submit composed configurations or run them here, and its sweepers."""
 
+import itertools
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -25,6 +27,7 @@ class _Composer(Launcher):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Keep what Hydra passes before `launch`."""
         self.context, self.config = hydra_context, config
+        self.wants_results = not str(config.hydra.sweeper.get("_target_", "")).endswith(".ProductSweeper")
 
     def compose_members(self, members: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         """Return each member as a plain tree. Hydra has composed a single one already.
@@ -92,15 +95,13 @@ class SlurmLauncher(_Composer):
         from train_anywhere.training.preflight import data_problems, refuse_unreadable
 
         members = replace_current_cluster(self, job_overrides)
-        sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
-        wants = not sweeper.endswith(".ProductSweeper")
-        if wants and not self.config.wait:
+        if self.wants_results and not self.config.wait:
             raise ConfigError(
                 "this sweeper decides by the results of the members, but a submission returns before they ran; "
                 "use wait=true, or hydra/sweeper=product."
             )
         results = start(self.compose_members(members), members, data_problems, refuse_unreadable)
-        if not wants and (failed := [r for r in results if isinstance(r, Exception)]):
+        if not self.wants_results and (failed := [r for r in results if isinstance(r, Exception)]):
             raise failed[0]
         return [_make_job_return(*both) for both in zip(members, results, strict=True)]
 
@@ -119,8 +120,7 @@ class HereLauncher(_Composer):
         from train_anywhere.training.preflight import CHECKS
 
         ended = run_all(self.compose_members(job_overrides), job_overrides, CHECKS)
-        sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
-        if sweeper.endswith(".ProductSweeper"):
+        if not self.wants_results:
             print_sweep(ended)
         return [
             _make_job_return(words, sweep_result(e.run, e.config.checkpoint))
@@ -157,3 +157,67 @@ def _make_job_return(words: Sequence[str], result: "float | Exception | None") -
     returned = JobReturn(overrides=words, status=JobStatus.FAILED if failed else JobStatus.COMPLETED)
     returned.return_value = result
     return returned
+
+
+class ProductSweeper(ComposedSweeper):
+    """All combinations of values, in one call of the launcher; unlike Hydra's sweeper it writes no file."""
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Launch all members. Raises ConfigError for an empty sweep or another launcher."""
+        launcher = self.own_launcher()
+        overrides = OverridesParser.create(self.context.config_loader).parse_overrides(arguments)
+        if not any(o.is_sweep_override() for o in overrides):
+            return launcher.launch([arguments], initial_job_idx=0)  # Hydra has composed it already
+        return launcher.launch(list_members(overrides), initial_job_idx=0)
+
+
+def list_members(overrides: Sequence[Override]) -> list[list[str]]:
+    """Return the overrides of each member. Raises ConfigError if a sweep is empty."""
+    from train_anywhere.config.command.compose import empty_sweep_problem
+    from train_anywhere.errors import ConfigError
+
+    sweeps = [o for o in overrides if o.is_sweep_override() and o.is_discrete_sweep()]
+    if empty := [o for o in sweeps if not list(o.sweep_string_iterator())]:
+        raise ConfigError(*(empty_sweep_problem(str(o.input_line)) for o in empty))
+    # the last value of a repeated key counts
+    by_key = {
+        (key := o.get_key_element()): [f"{key}={value}" for value in o.sweep_string_iterator()]
+        if o.is_sweep_override()
+        else [f"{key}={o.get_value_element_as_str()}"]
+        for o in overrides
+    }
+    return [list(member) for member in itertools.product(*by_key.values())]
+
+
+class OptunaSweeper(ComposedSweeper):
+    """`-m hydra/sweeper=optuna`: each trial is proposed by the results of others, see `train_anywhere.search`."""
+
+    def __init__(self, params: Mapping[str, Any] | None = None, **options: Any) -> None:
+        self.params, self.options = params or {}, options
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Carry out the search. Raises ConfigError: nothing was written. Raises SubmitInterrupted: the same command continues it."""
+        from train_anywhere.errors import ConfigError
+
+        launcher = self.own_launcher()
+        if not isinstance(self.params, Mapping):
+            raise ConfigError(
+                f"hydra.sweeper.params={self.params} is not a search space; use hydra.sweeper.params={{seed:'range(1,9)'}}, or give keys "
+                "several values."
+            )
+        refuse_without_optuna()
+        from train_anywhere.search.loop import search
+        from train_anywhere.training.preflight import CHECKS
+
+        words = replace_current_cluster(launcher, [*(f"{k}={v}" for k, v in self.params.items()), *arguments])
+        overrides = OverridesParser.create(self.context.config_loader).parse_overrides([*words])
+        submits = isinstance(launcher, SlurmLauncher)
+        search(overrides, self.options, lambda words: launcher.compose_members([words])[0], CHECKS, submits)
+
+
+def refuse_without_optuna() -> None:
+    """Raise ConfigError if Optuna is not installed."""
+    from train_anywhere.errors import ConfigError
+
+    if find_spec("optuna") is None:
+        raise ConfigError("hydra/sweeper=optuna needs Optuna: pip install optuna.")

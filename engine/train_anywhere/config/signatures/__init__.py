@@ -23,7 +23,7 @@ from train_anywhere.config.signatures import names
 from train_anywhere.config.signatures.classes import constructor_signature, literal_attributes
 from train_anywhere.config.signatures.import_calls import ImportCall, find_import_calls
 from train_anywhere.config.signatures.modules import Modules, SourceModule, TargetError
-from train_anywhere.config.signatures.names import FunctionNode, SourceClass, SourcePlace, Thing
+from train_anywhere.config.signatures.names import FunctionNode, SourcePlace, Thing
 from train_anywhere.config.signatures.parameters import (
     NO_DEFAULT,
     PROPERTY_DECORATORS,
@@ -128,9 +128,7 @@ def _is_users(module: SourceModule) -> bool:
     return module.in_project or not (installed or str(module.file).startswith((sys.base_prefix, str(ENGINE))))
 
 
-@functools.cache
-def _modules(root: Path) -> Modules:
-    return Modules(root)
+_modules = functools.cache(Modules)
 
 
 def _split_name(dotted: str) -> list[str]:
@@ -179,7 +177,7 @@ def _make_definition(thing: Thing, dotted: str) -> Definition:
         or set(decorator_names(thing.node.decorator_list)) & PROPERTY_DECORATORS
     ):
         return Definition(dotted, "unreadable")
-    if isinstance(thing, SourceClass):
+    if names.is_class(thing):
         bases = [b if isinstance(b, str) else b.name for b in names.mro(thing)[1:]]
         own, signature = literal_attributes(thing), constructor_signature(thing)
         return Definition(thing.name, "class", *signature, tuple(bases), own)
@@ -190,8 +188,8 @@ def _make_definition(thing: Thing, dotted: str) -> Definition:
 
 def _public_names(thing: Thing) -> list[str]:
     """Return the public names of a module or class for a message."""
-    if isinstance(thing, SourceClass):
-        bases = [base.node for base in names.mro(thing) if isinstance(base, SourceClass)]
+    if names.is_class(thing):
+        bases = [base.node for base in names.mro(thing) if isinstance(base, SourcePlace)]
         found = {name: None for node in bases for name in names.scope(node)}
     elif isinstance(thing, SourceModule) and thing.name == "builtins":
         found = dict.fromkeys(dir(builtins))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from train_anywhere.config.signatures import names
-from train_anywhere.config.signatures.names import EMPTY_BASES, FunctionNode, Mro, SourceClass
+from train_anywhere.config.signatures.names import EMPTY_BASES, FunctionNode, Mro, SourcePlace
 from train_anywhere.config.signatures.parameters import (
     ANY_SIGNATURE,
     NEUTRAL_DECORATORS,
@@ -65,7 +65,7 @@ def _refuses(node: ast.If, name: str) -> bool:
 
 def dataclass_signature(mro: Mro) -> Signature | None:
     """Return the constructor that `@dataclass` generates. None if it generates none."""
-    classes = [base for base in mro if isinstance(base, SourceClass)]
+    classes = [base for base in mro if isinstance(base, SourcePlace)]
     found = {c: d for c in classes for d in c.node.decorator_list if decorator_names([d]) == ["dataclass"]}
     if mro[0] not in found or _options(found[mro[0]]).get("init") is False:
         return None
@@ -103,24 +103,24 @@ CLASS_DECORATORS = {
 """Class decorators, by their last name, that do not change the constructor."""
 
 
-def constructor_signature(place: SourceClass) -> Signature:
+def constructor_signature(place: SourcePlace) -> Signature:
     """Return the parameters of a call of the class.
 
     Raises TargetError: a file of the project with a base class is not valid Python.
     """
     mro = names.mro(place)
     found = _find_constructor(mro)
-    scopes = [names.scope(base.node) for base in mro if isinstance(base, SourceClass)]
+    scopes = [names.scope(base.node) for base in mro if isinstance(base, SourcePlace)]
     # a base may generate constructors in `__init_subclass__`, as some libraries do
     if "__init__" not in scopes[0] and any("__init_subclass__" in scope for scope in scopes[1:]):
         return Signature(_make_optional(found.parameters), True)
     return Signature(found.parameters, True) if _has_metaclass_call(mro) else found
 
 
-def literal_attributes(place: SourceClass) -> dict[str, Any]:
+def literal_attributes(place: SourcePlace) -> dict[str, Any]:
     """Return class attributes with a literal value, the nearest of each name."""
     found: dict[str, Any] = {}
-    for base in (base for base in names.mro(place) if isinstance(base, SourceClass)):
+    for base in (base for base in names.mro(place) if isinstance(base, SourcePlace)):
         for name, several in names.scope(base.node).items():
             found.setdefault(name, literal(several[0].value))
     return {n: v for n, v in found.items() if v is not NO_DEFAULT and not n.startswith("__")}
@@ -150,7 +150,7 @@ def _find_constructor(mro: Mro) -> Signature:
     return Signature({}, makes)
 
 
-def _full_signature(base: SourceClass, node: ast.stmt, mro: Mro) -> Signature:
+def _full_signature(base: SourcePlace, node: ast.stmt, mro: Mro) -> Signature:
     """Return a constructor's signature, with the parameters that its `**kwargs` reach."""
     if not isinstance(node, FunctionNode):
         return ANY_SIGNATURE
@@ -169,12 +169,12 @@ def _full_signature(base: SourceClass, node: ast.stmt, mro: Mro) -> Signature:
     return Signature(parameters | rest | parameters, below.takes_any)  # its own come first, and count
 
 
-def _next_constructor(base: SourceClass, named: ast.expr | None, mro: Mro) -> Signature:
+def _next_constructor(base: SourcePlace, named: ast.expr | None, mro: Mro) -> Signature:
     """Return the constructor that gets the rest of `**kwargs`: of the named class, or of `super()`."""
     if named is None:
         return _find_constructor(mro[1:])
     called = names.resolve(base.module, named)
-    if not isinstance(called, SourceClass) or called.node is base.node:
+    if not names.is_class(called) or called.node is base.node:
         return ANY_SIGNATURE
     at = next((i for i, other in enumerate(mro) if other == called), None)
     return _find_constructor(names.mro(called) if at is None else mro[at:])
@@ -202,6 +202,6 @@ def _make_optional(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
 
 def _has_metaclass_call(mro: Mro) -> bool:
     """Return whether a metaclass, which is not that of `abc.ABC`, may handle a call before the constructor."""
-    classes = [base for base in mro if isinstance(base, SourceClass)]
+    classes = [base for base in mro if isinstance(base, SourcePlace)]
     found = [(base.module, k.value) for base in classes for k in base.node.keywords if k.arg == "metaclass"]
     return any(names.imported_name(*one) != "abc.ABCMeta" for one in found)

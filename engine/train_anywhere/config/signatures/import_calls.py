@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from train_anywhere.config.signatures import names
 from train_anywhere.config.signatures.modules import Block, Scope, SourceModule, blocks, find_bindings
-from train_anywhere.config.signatures.names import SourceClass
+from train_anywhere.config.signatures.names import SourcePlace
 
 KINDS = {
     "trainer": re.compile(r"(lightning|lightning\.pytorch(\..+)?|pytorch_lightning(\..+)?)\.Trainer"),
@@ -95,7 +95,7 @@ def _kind(module: SourceModule, scope: Scope, value: ast.expr | None) -> str | N
     dotted = [names.imported_name(module, value.func) or ""]
     several = module.scope.get(value.func.id, ()) if isinstance(value.func, ast.Name) else ()
     if several and isinstance(node := several[0].node, ast.ClassDef):
-        mro = names.mro(SourceClass(module, node, node.name))
+        mro = names.mro(SourcePlace(module, node, node.name))
         dotted = [base if isinstance(base, str) else base.name for base in mro]
     return next((kind for kind, made in KINDS.items() if any(map(made.fullmatch, dotted))), None)
 

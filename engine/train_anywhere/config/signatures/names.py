@@ -3,30 +3,19 @@
 import ast
 import builtins
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from train_anywhere.config.signatures.modules import Binding, Scope, SourceModule, find_bindings
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-class SourceFunction(NamedTuple):
-    """A `def` in a module."""
+class SourcePlace(NamedTuple):
+    """A `class` or `def` in a module."""
 
     module: SourceModule
-    node: FunctionNode
+    node: Any
     name: str
-
-
-class SourceClass(NamedTuple):
-    """A `class` in a module."""
-
-    module: SourceModule
-    node: ast.ClassDef
-    name: str
-
-
-SourcePlace = SourceFunction | SourceClass
 
 
 class Unknown:
@@ -40,7 +29,7 @@ Thing = SourceModule | SourcePlace | Unknown
 Trail = frozenset[tuple[str, str]]
 """Names that are being followed, to detect cycles."""
 
-Mro = tuple[SourceClass | str, ...]
+Mro = tuple[SourcePlace | str, ...]
 """The method resolution order of a class; bases without source are given by name."""
 
 _GENERIC = {
@@ -54,6 +43,11 @@ BUILT_IN = ("builtins.", "typing.", "typing_extensions.", "abc.")
 
 MAX_DEPTH = 60
 """The most names to follow one after the other."""
+
+
+def is_class(thing: Any) -> TypeGuard[SourcePlace]:
+    """Return whether something is a class with readable source."""
+    return isinstance(thing, SourcePlace) and isinstance(thing.node, ast.ClassDef)
 
 
 def look_up(module: SourceModule, name: str, trail: Trail = frozenset()) -> Thing | None:
@@ -80,7 +74,7 @@ def _best_binding(module: SourceModule, several: list[Binding], trail: Trail) ->
     """Return what the first binding that can be resolved refers to, or `UNKNOWN`."""
     for node, alias, value, _ in several:
         if isinstance(node, ast.ClassDef | FunctionNode):
-            return _place(module, node, f"{module.name}.{node.name}")
+            return SourcePlace(module, node, f"{module.name}.{node.name}")
         if isinstance(node, ast.ImportFrom) and alias:
             source = module.source_of(node)
             thing = look_up(source, alias.name, trail) if source else None
@@ -91,12 +85,6 @@ def _best_binding(module: SourceModule, several: list[Binding], trail: Trail) ->
         if isinstance(thing, SourceModule | SourcePlace):
             return thing
     return UNKNOWN if several else None
-
-
-def _place(module: SourceModule, node: ast.stmt, name: str) -> SourcePlace | Unknown:
-    if isinstance(node, ast.ClassDef):
-        return SourceClass(module, node, name)
-    return SourceFunction(module, node, name) if isinstance(node, FunctionNode) else UNKNOWN
 
 
 def _find_star_import(module: SourceModule, name: str, trail: Trail) -> Thing | None:
@@ -134,14 +122,15 @@ def find_attribute(thing: Thing, name: str, trail: Trail = frozenset()) -> Thing
     """Return what `thing.name` refers to. None if it certainly does not exist."""
     if isinstance(thing, SourceModule):
         return look_up(thing, name, trail)
-    if not isinstance(thing, SourceClass):
+    if not is_class(thing):
         return UNKNOWN
     for base in mro(thing):
         if isinstance(base, str):
             if base not in EMPTY_BASES:
                 return UNKNOWN
         elif several := scope(base.node).get(name):
-            return _place(base.module, several[0].node, f"{base.name}.{name}")
+            found = SourcePlace(base.module, several[0].node, f"{base.name}.{name}")
+            return found if isinstance(found.node, ast.ClassDef | FunctionNode) else UNKNOWN
         elif base.node.keywords or base.node.decorator_list:
             return UNKNOWN
     return UNKNOWN if hasattr(type, name) else None
@@ -156,7 +145,7 @@ def scope(node: ast.ClassDef) -> Scope:
 _mros: dict[ast.ClassDef, Mro] = {}
 
 
-def mro(place: SourceClass) -> Mro:
+def mro(place: SourcePlace) -> Mro:
     """Return the method resolution order of a class, itself first, without `object`."""
     if place.node not in _mros:
         _mros[place.node] = (place, "a circle of bases")  # found by a class that is its own base
@@ -167,18 +156,18 @@ def mro(place: SourceClass) -> Mro:
     return _mros[place.node]
 
 
-def _base(place: SourceClass, expression: ast.expr) -> SourceClass | str:
+def _base(place: SourcePlace, expression: ast.expr) -> SourcePlace | str:
     if isinstance(expression, ast.Subscript):  # Generic[T]
         expression = expression.value
     name = imported_name(place.module, expression)
     if name and name.startswith(BUILT_IN):
         return name
     thing = resolve(place.module, expression)
-    if isinstance(thing, SourceClass) and thing.node is place.node and isinstance(expression, ast.Name):
+    if is_class(thing) and thing.node is place.node and isinstance(expression, ast.Name):
         # class A(A): the class that had the name before
         others = [b for b in place.module.scope[expression.id] if b.node is not place.node]
         thing = _best_binding(place.module, others, frozenset()) or UNKNOWN
-    if isinstance(thing, SourceClass) and thing.node is not place.node:
+    if is_class(thing) and thing.node is not place.node:
         return thing
     return name or "an expression"
 
@@ -201,10 +190,10 @@ def imported_name(module: SourceModule, expression: ast.expr) -> str | None:
     return f"{module.name}.{expression.id}"
 
 
-def _merge_orders(rows: list[Mro]) -> list[SourceClass | str]:
+def _merge_orders(rows: list[Mro]) -> list[SourcePlace | str]:
     """Merge several orders as Python does (C3), or with the first row first."""
     rows = [row for row in rows if row]
-    merged: list[SourceClass | str] = []
+    merged: list[SourcePlace | str] = []
     while rows:
         later = {item for row in rows for item in row[1:]}
         head = next((row[0] for row in rows if row[0] not in later), rows[0][0])

@@ -140,9 +140,17 @@ def read_hint(module: SourceModule, annotation: ast.expr | None) -> Any:
     namespace = _Namespace(module)
     try:
         return _checkable(namespace.evaluate(annotation), namespace)
-    except (TypeError, ValueError, LookupError, SyntaxError, NameError, AttributeError, ImportError):
-        return None
-    except (RecursionError, MemoryError):
+    except (
+        TypeError,
+        ValueError,
+        LookupError,
+        SyntaxError,
+        NameError,
+        AttributeError,
+        ImportError,
+        RecursionError,
+        MemoryError,
+    ):
         return None
 
 
