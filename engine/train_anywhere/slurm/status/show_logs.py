@@ -43,7 +43,7 @@ def follow(found: Sequence[RunEntry]) -> None:
 
     Raises SubmitError: all jobs have ended and there is no log. Raises SchedulerError: the scheduler did not answer for a long time.
     """
-    logs, jobs = Logs(found), dict[str, list[str]]()
+    tails, jobs = dict[Path, Tail](), dict[str, list[str]]()
     for run in found:
         jobs.setdefault(run.scheduler or "", []).extend(run.job_ids)
     here = [run for run in found if not run.scheduler]
@@ -53,11 +53,14 @@ def follow(found: Sequence[RunEntry]) -> None:
             active = any(poller.any_active(kind, jobs[kind]) for kind in jobs)
             active |= any(read_state(run)[0] in ("starting", "running") for run in here)
             queried = time.monotonic()
-        sys.stdout.write(logs.read_new(last=not active))
+        for run in found:
+            for path in run.logs():
+                tail = tails.setdefault(path, Tail(path, f"[{run.folder.id}] " if len(found) > 1 else ""))
+                sys.stdout.write(tail.read_new(last=not active))
         sys.stdout.flush()
         if active:
             time.sleep(POLL_S)
-    if not logs.tails:
+    if not tails:
         raise SubmitError(no_log_message(found[0]))
     for reason in filter(None, map(job_end.explain_newest, found[: job_end.MOST_ASKED])):
         print(reason, file=sys.stderr)
@@ -73,31 +76,15 @@ def no_log_message(run: RunEntry) -> str:
     return f"{run.folder.id} has no log yet: {jobs}."
 
 
-class Logs:
-    """The growing logs of some runs, as one stream. Lines of several runs come when complete."""
+class Tail:
+    """A growing file, which may be truncated or removed. A `mark` is before each of its lines, which come when complete."""
 
-    def __init__(self, found: Sequence[RunEntry]) -> None:
-        self.found = found
-        self.tails: dict[Path, Tail] = {}
+    def __init__(self, path: Path, mark: str = "") -> None:
+        self._path, self._mark, self._read, self._rest = path, mark, 0, ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def read_new(self, last: bool = False) -> str:
         """Return what was added since the last call, with `last` also an incomplete line."""
-        parts = []
-        for run in self.found:
-            mark = f"[{run.folder.id}] " if len(self.found) > 1 else ""
-            parts += [self.tails.setdefault(p, Tail(p)).read_new(mark, last) for p in run.logs()]
-        return "".join(parts)
-
-
-class Tail:
-    """A growing file, which may be truncated or removed."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._read, self._rest = path, 0, ""
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-
-    def read_new(self, mark: str = "", last: bool = False) -> str:
-        """Return what was added since the last call, with a `mark` only complete lines, except in the `last` call."""
         data = b""
         with suppress(OSError), open(self._path, "rb") as file:  # it may be removed, or not readable now
             if file.seek(0, 2) < self._read:
@@ -106,9 +93,9 @@ class Tail:
             data = file.read()
         self._read += len(data)
         text = self._rest + self._decoder.decode(data)
-        if not mark:
+        if not self._mark:
             return text
         *lines, self._rest = text.split("\n")
         if last and self._rest:
             lines, self._rest = [*lines, self._rest], ""
-        return "".join(f"{mark}{line}\n" for line in lines)
+        return "".join(f"{self._mark}{line}\n" for line in lines)
