@@ -44,10 +44,6 @@ def staging(run: RunDir, tmp_path: Path) -> Staging:
     return Staging((tmp_path / "node").joinpath(*run_folder_names(run.path)))
 
 
-def opened(store: CheckpointStore, staging: Staging | None) -> AsyncCheckpointer:
-    return AsyncCheckpointer(store, staging)
-
-
 def text(step: int) -> Callable[[Path], None]:
     return lambda folder: (folder / "model.ckpt").write_text(f"weights {step}") and None
 
@@ -64,7 +60,7 @@ def steps(store: CheckpointStore) -> list[int]:
 
 @pytest.mark.parametrize("staged", [True, False])
 def test_everything_is_published_at_the_end(store: CheckpointStore, staging: Staging, staged: bool) -> None:
-    with opened(store, staging if staged else None) as checkpointer:
+    with AsyncCheckpointer(store, staging if staged else None) as checkpointer:
         for step in range(1, 6):
             save(checkpointer, step)
             checkpointer.check()
@@ -84,7 +80,7 @@ def test_the_training_thread_waits_for_the_write_and_not_for_the_publication(
         return CheckpointStore.publish(store, *arguments)
 
     monkeypatch.setattr(store, "publish", publish)
-    checkpointer = opened(store, staging)
+    checkpointer = AsyncCheckpointer(store, staging)
     save(checkpointer, 1)
     assert publishing.wait(30)
     checkpointer.wait()  # returns though the publication hangs
@@ -111,7 +107,7 @@ def test_while_one_is_copied_the_next_is_written(store: CheckpointStore, staging
         return pause(store, source, between)
 
     store.publish = publish  # type: ignore[method-assign]
-    checkpointer = opened(store, staging)
+    checkpointer = AsyncCheckpointer(store, staging)
     save(checkpointer, 1)
     save(checkpointer, 2, write_second)
     submitted.set()
@@ -125,7 +121,7 @@ def test_what_a_newer_one_replaced_is_not_published_but_the_best_is(
 ) -> None:
     for step, value in [(1, 0.2), (2, 0.9), (3, 0.1), (4, 0.3)]:
         staging.write(text(step), CheckpointInfo(step, 0, 0, {}, value, "mine"))
-    opened(store, staging).close()
+    AsyncCheckpointer(store, staging).close()
     assert steps(store) == [2, 4]
 
 
@@ -133,7 +129,7 @@ def test_an_error_of_the_worker_is_raised_at_the_next_step(store: CheckpointStor
     def broken(folder: Path) -> None:
         raise TypeError("can't pickle this")
 
-    checkpointer = opened(store, staging)
+    checkpointer = AsyncCheckpointer(store, staging)
     save(checkpointer, 1, broken)
     with pytest.raises(CheckpointError, match="can't pickle this") as caught:
         for _ in range(3000):
@@ -147,7 +143,7 @@ def test_an_error_of_the_worker_is_raised_at_the_next_step(store: CheckpointStor
 @pytest.mark.needs_root
 def test_full_local_disk(store: CheckpointStore, small_disk: Path, told: list[str]) -> None:
     big = lambda folder: (folder / "model.ckpt").write_bytes(b"x" * (2 << 20)) and None  # noqa: E731
-    with opened(store, Staging(small_disk / "digits" / "run")) as checkpointer:
+    with AsyncCheckpointer(store, Staging(small_disk / "digits" / "run")) as checkpointer:
         save(checkpointer, 1, big)
         save(checkpointer, 2, big)
     assert steps(store) == [1, 2]
@@ -159,7 +155,7 @@ def test_full_shared_disk_until_there_is_room(small_disk: Path, staging: Staging
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * (800 << 10))
     store = CheckpointStore(small_disk / "checkpoints", "max", keep_last=1)
-    checkpointer = opened(store, staging)
+    checkpointer = AsyncCheckpointer(store, staging)
     save(checkpointer, 1, lambda folder: (folder / "w").write_bytes(b"y" * (400 << 10)) and None)
     while not told:
         checkpointer.check()  # training continues
@@ -176,7 +172,7 @@ def test_full_shared_disk_until_there_is_room(small_disk: Path, staging: Staging
 def test_shared_disk_that_stays_full(small_disk: Path, staging: Staging, staged: bool) -> None:
     (small_disk / "filler").write_bytes(b"x" * (800 << 10))
     store = CheckpointStore(small_disk / "checkpoints", "max", keep_last=1)
-    checkpointer = opened(store, staging if staged else None)
+    checkpointer = AsyncCheckpointer(store, staging if staged else None)
     checkpointer.patience_s = 1.5
     save(checkpointer, 1, lambda folder: (folder / "w").write_bytes(b"y" * (400 << 10)) and None)
     with pytest.raises(CheckpointError, match=r"No space left") as caught:
@@ -192,7 +188,7 @@ def test_another_error_is_not_hidden_by_a_full_disk(
     def full(folder: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(ZeroDivisionError), opened(store, staging) as checkpointer:
+    with pytest.raises(ZeroDivisionError), AsyncCheckpointer(store, staging) as checkpointer:
         checkpointer.patience_s = 0.0
         save(checkpointer, 1, full)
         raise ZeroDivisionError
@@ -203,11 +199,10 @@ KILLED = """
 import os, signal, sys, threading
 from pathlib import Path
 sys.path[:0] = [{root!r}, {root!r} + "/engine"]
-from train_anywhere.checkpoints.store import CheckpointStore
+from train_anywhere.checkpoints.store import CheckpointStore, Staging
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.checkpoints.store import Staging
 run, staging = RunDir(Path({run!r})), Staging(Path({staging!r}))
 store = CheckpointStore(run.checkpoints, "max", 2)
 store.publish = lambda *a: os.kill(os.getpid(), signal.SIGKILL)

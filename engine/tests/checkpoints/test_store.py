@@ -40,14 +40,6 @@ def test_newest_and_best(store: CheckpointStore) -> None:
     assert (store.folder / "best").read_text().strip() == "00000002"
 
 
-def test_smallest_is_best_with_mode_min(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, "min", keep_last=1)
-    for step, value in [(1, 0.5), (2, 0.1), (3, 0.7)]:
-        save(store, step, value)
-    best = store.best()
-    assert best is not None and best.step == 2
-
-
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove", "manifest"])
 def test_a_damaged_one_is_passed_over(
     store: CheckpointStore, damage: str, capsys: pytest.CaptureFixture[str]

@@ -2,9 +2,9 @@
 
 import threading
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self
+from pathlib import Path
 
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckpoint
 from train_anywhere.checkpoints.store import CheckpointStore, Staging, Write
@@ -36,7 +36,7 @@ class WriteRequest:
     released: bool = False
 
 
-class AsyncCheckpointer:
+class AsyncCheckpointer(AbstractContextManager["AsyncCheckpointer"]):
     """Background writer of one run's checkpoints, and a context manager that closes it.
 
     Only the training thread may call its methods. A disk error does not stop training: it is reported once, and the write is retried
@@ -122,12 +122,7 @@ class AsyncCheckpointer:
         if self.staging:
             self.staging.clear()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Publish the submitted checkpoint, but do not wait for it after a second Ctrl-C."""
         if isinstance(error, KeyboardInterrupt):
             return
@@ -199,8 +194,13 @@ class AsyncCheckpointer:
             if not (request := self._request) or request.local:
                 return
             request.released = False
+
+        def write(folder: Path) -> None:
+            request.write(folder)
+            self._release(request)
+
         try:
-            self.newest = self.store.write(request.write, request.info, lambda: self._release(request))
+            self.newest = self.store.write(write, request.info)
         except StateLostError as lost:
             print_line(f"{lost}; continuing without it.")
         except Exception as error:

@@ -6,6 +6,7 @@ After a crash, this command publishes the complete checkpoints on this node's di
 """
 
 import sys
+from pathlib import Path
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
@@ -29,22 +30,21 @@ def open_checkpointer(config: Checkpoint, run: RunDir, sharded: bool = False) ->
     With `sharded` the ranks write their shards to the node's disk and to the run folder themselves. Raises CheckpointError as `recover`.
     """
     recover(config, run)
-    local = None if sharded else find_run_folder(run.path, config.local)
-    return AsyncCheckpointer(_open_store(config, run), Staging(local) if local else None)
+    return _open(config, run, None if sharded else find_run_folder(run.path, config.local))
 
 
-def _open_store(config: Checkpoint, run: RunDir) -> CheckpointStore:
-    mode = config.mode or "min"
-    return CheckpointStore(run.checkpoints, mode, config.keep_last, config.keep_every_n_epochs)
+def _open(config: Checkpoint, run: RunDir, local: Path | None) -> AsyncCheckpointer:
+    kept = config.keep_last, config.keep_every_n_epochs
+    store = CheckpointStore(run.checkpoints, config.mode or "min", *kept)
+    return AsyncCheckpointer(store, Staging(local) if local else None)
 
 
 def recover(config: Checkpoint, run: RunDir) -> SavedCheckpoint | None:
     """Publish checkpoints left on this node; return the newest. Raises CheckpointError if the run folder can't be written."""
     local = find_run_folder(run.path, config.local)
-    staging = Staging(local) if local else None
-    if staging is None or not staging.is_owned():
+    if local is None or not Staging(local).is_owned():
         return None
-    checkpointer = AsyncCheckpointer(_open_store(config, run), staging)
+    checkpointer = _open(config, run, local)
     checkpointer.close()
     return checkpointer.newest
 

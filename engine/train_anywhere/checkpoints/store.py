@@ -183,17 +183,11 @@ class CheckpointStore:
         self.folder, self.rule = folder, Retention(mode, keep_last, keep_every_n_epochs)
         self._damaged: dict[Path, str] = {}
 
-    def write(
-        self, write: Write, info: CheckpointInfo, written: Callable[[], None] = lambda: None
-    ) -> SavedCheckpoint:
-        """Write a checkpoint. Raises OSError, and errors of `write`.
-
-        `written` is called when the files are written, before they are flushed.
-        """
+    def write(self, write: Write, info: CheckpointInfo) -> SavedCheckpoint:
+        """Write a checkpoint. Raises OSError, and errors of `write`."""
 
         def fill(folder: Path) -> Files:
             write(folder)
-            written()
             return flush_files(folder)
 
         return self._make(info, fill)

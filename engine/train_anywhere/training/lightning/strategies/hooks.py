@@ -71,8 +71,9 @@ class StrategyHooks(Strategy):
         self._trainable: dict[str, Any] = {}
         self._checked = -1
         self._handlers: dict[int, Any] = {}
-        self.launcher, self.training_loaders = Launcher(), TrainingLoaders(self._between_steps)
         self.modes, self.steps_read, self.frozen = dict[str, bool](), False, dict[nn.Parameter, str]()
+        between = lambda: None if self.steps_read else self.call("between_steps")  # noqa: E731
+        self.launcher, self.training_loaders = Launcher(), TrainingLoaders(between)
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
@@ -106,10 +107,6 @@ class StrategyHooks(Strategy):
         """Forget the modes of the layers before the validation."""
         super().on_validation_end()
         self.modes = {}
-
-    def _between_steps(self) -> None:
-        if not self.steps_read:
-            self.call("between_steps")
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a method of the callbacks that have it."""
