@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,11 +76,31 @@ def test_stopping_early_does_not_disturb_the_next_epoch() -> None:
         assert torch.equal(got[0], wanted[0])
 
 
-@pytest.mark.parametrize(("cpus", "workers"), [(4, 3), (1, 1)])
-def test_auto_is_a_process_for_each_cpu_but_one(cpus, workers, monkeypatch) -> None:
+@pytest.mark.parametrize(("cpus", "step_s"), [(4, 0.0), (6, 0.12)])
+def test_processes_are_added_until_steps_do_not_wait(cpus, step_s, monkeypatch) -> None:
+    """The batches do not depend on their number. A batch needs 240 ms: steps of 120 ms wait for one process half of the time."""
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", str(cpus))
-    loader = torch_loader(Rows(), BatchOrder(12, seed=1, train=True), workers="auto")
-    assert loader.num_workers == workers and len(list(loader)) == 1
+    loader = torch_loader(SlowRows(), BatchOrder(12, seed=1, train=True), workers="auto")
+    counts, shares = [], []
+    for epoch in range(4):
+        loader.sampler.set_epoch(epoch)
+        counts.append(loader.num_workers)
+        plain = torch_loader(FastRows(), BatchOrder(12, seed=1, train=True))
+        plain.sampler.set_epoch(epoch)
+        waits, steps, asked = [], [], time.perf_counter()
+        for (got,), (wanted,) in zip(loader, plain, strict=True):
+            came = time.perf_counter()
+            waits.append(came - asked)
+            assert torch.equal(got, wanted)
+            time.sleep(step_s)
+            asked = time.perf_counter()
+            steps.append(asked - came)
+        shares.append(sum(waits[1:]) / (sum(waits[1:]) + sum(steps)))
+    if step_s:
+        print([f"{count} processes: waited {share:.1%}" for count, share in zip(counts, shares, strict=True)])
+        assert shares[0] > 0.1 and min(shares) < shares[0] / 2 and counts[1] > 1
+    else:
+        assert counts == [1, 3, 3, 3]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -109,6 +130,23 @@ class Rows:
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray]:
         return (indices,)
+
+
+class SlowRows(Rows):
+    """120 rows, 20 ms for each."""
+
+    def __len__(self) -> int:
+        return 120
+
+    def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray]:
+        time.sleep(0.02 * len(indices))
+        return (indices,)
+
+
+class FastRows(SlowRows):
+    """The same, in no time."""
+
+    read = Rows.read
 
 
 def orders(batch_size: int, ranks: int, train: bool) -> list[BatchOrder]:

@@ -64,7 +64,7 @@ class Data(OpenSection):
 
     name: str
     batch_size: BatchSize = key(32)  # global: over all ranks
-    # loading processes per rank; 0 loads in the training process; auto: the CPUs of the rank less one
+    # loading processes per rank; 0 loads in the training process; auto adds one per epoch while steps wait
     workers: Workers | Literal["auto"] = key(0)
     stage: bool = False  # copy it once to the disk of each node, see features/stage/copy.py
 

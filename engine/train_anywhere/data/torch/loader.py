@@ -1,6 +1,8 @@
 """A data set as a PyTorch DataLoader of whole batches, in the order of `train_anywhere.data.order.assignment`."""
 
+import math
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -85,13 +87,41 @@ class BatchLoader(DataLoader[Any]):
     """A DataLoader that raises the DataError of a worker."""
 
     dataset: Batches
+    num_workers: int
+    most: int | None = None
+    """The most processes; None: their number does not change."""
 
     def __iter__(self) -> Any:
         """Iterate over the batches in order."""
-        for batch in super().__iter__():
+        batches = super().__iter__()
+        for batch in batches if self.most is None else self._adapt(batches, self.most):
             if isinstance(batch, DataError):
                 raise batch
             yield batch
+
+    def _adapt(self, batches: Iterator[Any], most: int) -> Iterator[Any]:
+        """Yield the batches of an epoch. If steps wait for more than `WAIT_SHARE` of it, the next one has the processes it needs.
+
+        If n processes keep steps waiting for a share w of the time, n / (1 - w) of them read as fast as steps compute.
+        """
+        waited, began = 0.0, time.perf_counter()
+        arrived = first = began
+        try:
+            for number, batch in enumerate(batches):
+                arrived = time.perf_counter()
+                first = first if number else arrived  # the processes have started
+                waited += arrived - began if number else 0.0
+                yield batch
+                began = time.perf_counter()
+        finally:
+            share = waited / max(arrived - first, 1e-9)
+            if share > WAIT_SHARE:
+                needed = math.ceil(self.num_workers / max(1 - share, 0.001))
+                self.num_workers = min(most, max(needed, self.num_workers + 1))
+
+
+WAIT_SHARE = 0.02
+"""Share of an epoch that steps may wait for data with `data.workers=auto`."""
 
 
 def _unchanged(batch: Any) -> Any:
@@ -102,8 +132,8 @@ def _unchanged(batch: Any) -> Any:
 def torch_loader(batches: Batches, *, workers: int | Literal["auto"] = 0, ranks: int = 1) -> BatchLoader:
     """Return a loader of a rank's batches; a Trainer needs `use_distributed_sampler=False`, since they are this rank's already.
 
-    `workers` is the number of reading processes, 0 for none, or auto: the CPUs of the rank less one, for one of several `ranks` of its
-    node. Raises DataError: the batch size does not fit the ranks or the data.
+    `workers` is the number of reading processes, 0 for none, or auto: it grows up to the CPUs of the rank less one, for one of several
+    `ranks` of its node. Raises DataError: the batch size does not fit the ranks or the data.
     """
     order = batches.order
     size, ranks_of_run = order.batch_size, order.world_size
@@ -112,20 +142,19 @@ def torch_loader(batches: Batches, *, workers: int | Literal["auto"] = 0, ranks:
         problem = problem or too_large(len(batches.dataset), size, ranks_of_run)
     if problem:
         raise DataError(problem)
-    if workers == "auto":
-        cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        count = max(1, int(os.environ.get("SLURM_CPUS_PER_TASK") or cpus // ranks) - 1)
-    else:
-        count = workers
-    return BatchLoader(
+    loader = BatchLoader(
         batches,
         batch_size=None,
         collate_fn=_unchanged,
         sampler=EpochSampler(len(batches)),
-        num_workers=count,
-        persistent_workers=count > 0,
+        num_workers=1 if workers == "auto" else workers,
+        persistent_workers=workers not in ("auto", 0),
         pin_memory=torch.cuda.is_available(),
     )
+    if workers == "auto" and order.drop_last:
+        cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        loader.most = max(1, int(os.environ.get("SLURM_CPUS_PER_TASK") or cpus // ranks) - 1)
+    return loader
 
 
 STRINGS = "UTSO"
