@@ -102,7 +102,7 @@ def test_suggestions() -> None:
     assert did_you_mean("kears", ["keras", "lightning"]) == ". Did you mean 'keras'?"
     assert did_you_mean("zzz", ["a", "b"]) == ". Known: a, b."
     assert did_you_mean("zzz", []) == "."
-    assert describe(int | None) == "a whole number or null"
+    assert (describe(int | None), describe(Red | Blue)) == ("a whole number or null", "a section of keys")
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,7 @@ def describe(hint: Any) -> str:
             parts.append(f"a list ({describe(typing.get_args(kind)[0])})")
         else:
             parts.append(words.get(kind, "a section of keys"))
-    return " or ".join(parts)
+    return " or ".join(dict.fromkeys(parts))
 
 
 def alternatives(hint: Any) -> list[tuple[Any, tuple[Any, ...]]]:
