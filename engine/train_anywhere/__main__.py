@@ -46,9 +46,8 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
 
-    sys.path[0] = str(
-        ROOT
-    )  # `-m` puts the current folder there; the project's modules are found from any folder below
+    # `-m` puts the current folder there; the project's modules are found from any folder below
+    sys.path[0] = str(ROOT)
     module = (
         "jobs" if verb in JOBS else {"new-cluster": "new_cluster", "submit": "submit_program"}.get(verb, verb)
     )

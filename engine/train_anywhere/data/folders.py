@@ -50,11 +50,21 @@ def _fetch_one(target: Path, checksum: str, mirrors: tuple[str, ...]) -> None:
     part = temporary_name(target)
     for mirror in mirrors:
         try:
-            if (digest := _transfer(mirror + target.name, part)) == checksum:
+            digest, url = hashlib.md5(usedforsecurity=False), mirror + target.name
+            with (
+                urlopen(url, timeout=TIMEOUT) as answer,
+                part.open("wb") as file,
+                show_progress(f"fetching {url}", int(answer.headers.get("Content-Length") or 0)) as advance,
+            ):
+                while chunk := answer.read(CHUNK):
+                    file.write(chunk)
+                    digest.update(chunk)
+                    advance(len(chunk))
+            if (found := digest.hexdigest()) == checksum:
                 replace(part, target)
                 return
             size = part.stat().st_size
-            problem = f"sent a wrong or truncated file ({size} bytes, MD5 {digest} instead of {checksum})"
+            problem = f"sent a wrong or truncated file ({size} bytes, MD5 {found} instead of {checksum})"
         except (OSError, HTTPException, ValueError) as error:
             problem = f"failed ({error})"
         finally:
@@ -62,21 +72,6 @@ def _fetch_one(target: Path, checksum: str, mirrors: tuple[str, ...]) -> None:
         failures.append(f"{mirror} {problem}")
         print(f"{target.name}: {failures[-1]}", file=sys.stderr)
     raise DataError(f"{target.name}: {listed(failures)}.")
-
-
-def _transfer(url: str, part: Path) -> str:
-    """Download `url` to the file `part`, with progress; return its MD5 sum."""
-    digest = hashlib.md5(usedforsecurity=False)
-    with (
-        urlopen(url, timeout=TIMEOUT) as answer,
-        part.open("wb") as file,
-        show_progress(f"fetching {url}", int(answer.headers.get("Content-Length") or 0)) as advance,
-    ):
-        while chunk := answer.read(CHUNK):
-            file.write(chunk)
-            digest.update(chunk)
-            advance(len(chunk))
-    return digest.hexdigest()
 
 
 def prepare_folder(folder: Path, write: Callable[[Path], None], use: str = "") -> Path:

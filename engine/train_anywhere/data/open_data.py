@@ -68,9 +68,8 @@ def _make_readable(split: Any) -> Any:
 
 def _find_splits(opened: Any) -> dict[str, Any] | None:
     """Return train, val and test; None for an object that has none of them and is neither a data set nor a loader."""
-    if hasattr(
-        opened, "train_dataloader"
-    ):  # a LightningDataModule, even if an attribute has the name of a split
+    # a LightningDataModule, even if an attribute has the name of a split
+    if hasattr(opened, "train_dataloader"):
         return None
     found = {name: _first(opened, names) for name, names in SPLIT_NAMES.items()}
     series = isinstance(opened, tuple | list)

@@ -71,9 +71,8 @@ class Restarts(Feature):
         attempts = extend_newest(run, info)
         again = [(a["restart"], b) for a, b in itertools.pairwise(attempts) if a.get("restart")]
         shown = ["the last ones"] * (len(again) > SHOWN)
-        for known, attempt in again[
-            -SHOWN:
-        ]:  # the parts that were measured before a restart, and by the next attempt
+        # the parts that were measured before a restart, and by the next attempt
+        for known, attempt in again[-SHOWN:]:
             spent = attempt.get("seconds") or {}
             if first := spent.get("first"):
                 start = spent.get("before", 0.0) + spent.get("start", 0.0)

@@ -60,9 +60,8 @@ def page(run: RunDir, facts: Facts, describe: Describe) -> str:
     keeps_all = alive or facts.info.get("state") == "completed"
     next_start = {"from_step": saved.step if saved else 0}
     whole = goodput(facts.attempts if keeps_all else [*facts.attempts, next_start])
-    if (
-        whole and whole.whole < 60
-    ):  # shares of its time would say more about the start than about the training
+    # shares of its time would say more about the start than about the training
+    if whole and whole.whole < 60:
         whole = None
     template = environment().get_template("page.html.j2")
     reason = recorded_reason(facts.info)

@@ -6,7 +6,6 @@
 If a disk fails, a line is printed and the code is compiled.
 """
 
-import fcntl
 import hashlib
 import os
 import platform
@@ -24,7 +23,7 @@ from train_anywhere.config.paths import expand, resolve_node_path
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ProjectError
 from train_anywhere.files.atomic import write_atomic
-from train_anywhere.files.node_disk import provide
+from train_anywhere.files.node_disk import hold_lock, provide
 from train_anywhere.files.removal import print_once
 
 MOST_BYTES = 2**28
@@ -125,11 +124,8 @@ def write_archive(archive: Path, folder: Path) -> None:
 
 def _is_complete(folder: Path, path: Path) -> bool:
     """Return whether no process is compiling a file, for which torch holds a lock with the first part of its name."""
-    if path.suffix == ".lock":
-        return False
-    with suppress(FileNotFoundError), open(folder / "locks" / f"{path.name.partition('.')[0]}.lock") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
+    lock = folder / "locks" / f"{path.name.partition('.')[0]}.lock"
+    if path.suffix == ".lock" or not lock.exists():
+        return path.suffix != ".lock"
+    with hold_lock(lock, wait=False) as is_free:
+        return is_free

@@ -186,9 +186,8 @@ def make_trainer(
     """Return the Trainer of one rank, still without callbacks and loggers; user code writes into `folder`."""
     silence_lightning()
     t, device = config.trainer, strategy.root_device
-    if (
-        torch.cuda.is_available()
-    ):  # TF32 has 10 bits of mantissa, see https://docs.pytorch.org/docs/stable/notes/cuda.html
+    # TF32 has 10 bits of mantissa, see https://docs.pytorch.org/docs/stable/notes/cuda.html
+    if torch.cuda.is_available():
         torch.set_float32_matmul_precision("high" if t.tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = t.tf32
     batches, every = batches_per_step(config), t.val_check_interval  # Lightning counts batches

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, Stochasti
 from torch import nn
 from torch.optim import Optimizer
 
-from train_anywhere.errors import RanksDifferError
+from train_anywhere.errors import RanksDifferError, listed
 from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
 
 KEY = "trained"
@@ -94,15 +94,10 @@ def _refuse_differences(ranks: list[dict[str, Any]], epoch: int) -> None:
     for rank, other in enumerate(ranks):
         for kind, what in (("requires_grad", "requires_grad"), ("training", "train() or eval()")):
             first, own = ranks[0][kind], other[kind]
-            names = sorted(n for n in first.keys() | own.keys() if first.get(n) != own.get(n))
-            if names:
+            differ = sorted(n for n in first.keys() | own.keys() if first.get(n) != own.get(n))
+            if differ:
+                names = [name or "the module" for name in differ]
                 raise RanksDifferError(
-                    f"epoch {epoch} (counted from 0): {what} of {abbreviate(names)} on rank {rank} differs from rank 0; set it the same "
+                    f"epoch {epoch} (counted from 0): {what} of {listed(names, 3)} on rank {rank} differs from rank 0; set it the same "
                     "way on all ranks."
                 )
-
-
-def abbreviate(names: list[str]) -> str:
-    """Return the first three names and the number of the others."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(name or "the module" for name in names[:3]) + more

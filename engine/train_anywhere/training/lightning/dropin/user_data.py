@@ -118,8 +118,8 @@ class TrainingLoaders:
             self.before, self.places = {id(place.loader): place for place in self.places}, []
             for place in self.before.values():
                 place.is_open, place.saved = False, None
-        known = id(loader) in self.before
-        self.places.append(self.before.pop(id(loader)) if known else Place(loader, trainer, self))
+        known = self.before.pop(id(loader), None)
+        self.places.append(known or Place(loader, trainer, self))
         return wrap(loader, self.places[-1].open)
 
     @property

@@ -98,10 +98,8 @@ def set_loop_counters(
     state["epoch_loop.state_dict"]["_batches_that_stepped"] = steps
     state["epoch_progress"] = {name: _count(started, epoch) for name in ("total", "current")}
     state["epoch_loop.batch_progress"] = {"total": total, "current": current, "is_last_batch": last}
-    total, current = (
-        _count(int(to_validate), 0),
-        _count(0, 0),
-    )  # Lightning resumes a validation that had started
+    # Lightning resumes a validation that had started
+    total, current = _count(int(to_validate), 0), _count(0, 0)
     state["epoch_loop.val_loop.batch_progress"] = {"total": total, "current": current, "is_last_batch": False}
 
 

@@ -22,7 +22,6 @@ from train_anywhere.files.copy_files import refuse_compressed
 from train_anywhere.training.lightning.checkpoint.contents import as_checkpoint_error
 from train_anywhere.training.lightning.dropin.trainable import (
     KEY,
-    abbreviate,
     check_trainable,
     restore_groups,
     set_flags,
@@ -133,7 +132,7 @@ class StrategyHooks(Strategy):
             check_trainable(self.lightning_module.trainer)
         if self.frozen and (names := [name for p, name in self.frozen.items() if p.requires_grad]):
             raise ConfigError(
-                f"{abbreviate(names)} became trainable in epoch {epoch}, batch {batch_idx} (counted from 0), but gradients are averaged "
+                f"{listed(names, 3)} became trainable in epoch {epoch}, batch {batch_idx} (counted from 0), but gradients are averaged "
                 "only for parameters that were trainable at the start of the epoch; set requires_grad in on_train_epoch_start."
             )
 
