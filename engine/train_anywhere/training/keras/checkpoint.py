@@ -147,7 +147,7 @@ def restore_or_initialize(
 
     Raises CheckpointError: the checkpoint is of another framework, model, optimizer or precision.
     """
-    strategy, position, state = module.strategy, Position(), None
+    strategy, position, state, sums = module.strategy, Position(), None, list[Any]()
     if newest:
         refuse_other_framework(newest, "keras")
     if strategy.rank == 0 and (newest is None or module.base):  # a checkpoint does not hold the base
@@ -160,13 +160,14 @@ def restore_or_initialize(
         restore_variables(raw if raw.exists() else folder / "weights.npz", module.weights())
         restore_variables(folder / "optimizer.npz", module.optimizer_state(), "optimizer or precision")
         if (folder / METRICS_FILE).exists():
-            module.restore_metrics([*_read(folder / METRICS_FILE).values()])
+            sums = [array.tolist() for array in _read(folder / METRICS_FILE).values()]
         at, metrics = (newest.epoch, newest.batch, newest.step), dict(newest.metrics)
         patience = Patience(state["best"], state["bad"])
         position = Position(*at, metrics, state["pending"], patience, state["ended"], seconds=newest.seconds)
     weights = {**(module.base.variables if module.base else {}), **module.weights()}
     strategy.broadcast_variables([*weights.values(), *module.optimizer_state().values()])
-    state, known = strategy.broadcast_json([state, asdict(position)])
+    state, known, sums = strategy.broadcast_json([state, asdict(position), sums])
+    module.restore_metrics(sums)
     # each device has other dropout seeds, after all received those of rank 0
     for seed in (v for v in module.model.variables if v.name == SEED_STATE):
         local = strategy.local_values(seed)

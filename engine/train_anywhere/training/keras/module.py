@@ -270,12 +270,18 @@ class Module:
         """Return the states of the metrics over all replicas. All processes call this."""
         return self._to_arrays(self.strategy.sum(self.metric_sums()))
 
-    def restore_metrics(self, arrays: Sequence[np.ndarray]) -> None:
-        """Continue from these states: the first replica gets them, the others start at zero."""
+    def restore_metrics(self, states: Sequence[Any]) -> None:
+        """Continue from these states, of which each replica gets an equal part: steps may return values of their replica's part."""
+        replicas = self.strategy.replicas
         # user code may have added or removed metrics since
-        for variable, array in zip(self.metric_variables, arrays, strict=False):
-            for number, copy in enumerate(self.strategy.local_values(variable)):
-                copy.assign(tf.cast(array if number == 0 else np.zeros_like(array), copy.dtype))
+        for variable, state in zip(self.metric_variables, states, strict=False):
+            copies, total = self.strategy.local_values(variable), np.asarray(state, np.float64)
+            part = (total / replicas).astype(copies[0].dtype.as_numpy_dtype)
+            for number, copy in enumerate(copies, self.strategy.rank * len(copies)):
+                # rounding is left to the first one, so that the sum is what it was
+                copy.assign(
+                    part if number else tf.cast(total - part.astype(np.float64) * (replicas - 1), copy.dtype)
+                )
 
     def metric_sums(self) -> list[float]:
         """Return the states as numbers, summed over the replicas of this process."""
