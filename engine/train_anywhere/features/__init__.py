@@ -169,10 +169,6 @@ class Features:
         on = {"a process on each node": self.on_node, "a feature around the ranks": bool(self.supervising)}
         return {**changing, **on}
 
-    def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
-        """Return functions that make the services of a node's monitor process."""
-        return [make for one in self.all for make in one.node_services(run, host)]
-
     def in_rank(self, heartbeat: Any) -> AbstractContextManager[Any]:
         """Return the context in which a rank runs. `heartbeat` is its `Heartbeat`."""
         return next((one.in_rank(heartbeat) for one in self._find("hangs")), nullcontext())

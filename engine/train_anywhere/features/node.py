@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 def make_services(run: RunDir, features: Features) -> list[NodeService]:
     """Return the services of this node, without those that can't be created."""
     services: list[NodeService] = []
-    for make in features.node_services(run, node_name()):
+    for make in [make for one in features.all for make in one.node_services(run, node_name())]:
         attempt(lambda make=make: services.append(make()), run)  # type: ignore[misc]
     return services
 

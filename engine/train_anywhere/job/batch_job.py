@@ -234,12 +234,9 @@ class JobRanks(RankPlace):
         if self._warm and self._warm.poll() is not None and self._warm_hosts == self.steps.hosts:
             return list(o.command)  # it does not start on these nodes, or has ended
         if not self._warm or self._warm.poll() is not None:
-            kept, self._warm_hosts = (
-                ["--cpu-bind=none", *(["--no-kill"] if o.no_kill else [])],
-                [*self.steps.hosts],
-            )
+            self._warm_hosts = [*self.steps.hosts]
             node = self.steps.in_container("-m", "train_anywhere.launch.warm_node", rank[-1])
-            self._warm = self.steps.spawn_on_each_node(node, kept, subprocess.DEVNULL)
+            self._warm = self.steps.spawn_on_each_node(node, subprocess.DEVNULL)
         return [*before, "-m", "train_anywhere.launch.warm_rank", rank[-1]]
 
     def close(self) -> None:

@@ -103,11 +103,12 @@ class NodeSteps:
         return self.step([host], *(["--gres=none"] if self.options.gpus else []))
 
     def spawn_on_each_node(
-        self, command: Sequence[str], options: Sequence[str] = (), stderr: IO[bytes] | int | None = None
+        self, command: Sequence[str], stderr: IO[bytes] | int | None = None
     ) -> "subprocess.Popen[bytes]":
         """Start a command on each node with all its CPUs and GPUs, on PBS only here. It ends when its input is closed."""
-        gpus = [f"--gpus={self.options.gpus}"] if self.options.gpus else []
-        step = self.step(self.hosts, "--whole", "--kill-on-bad-exit=0", "--wait=0", *options, *gpus)
+        more = ["--no-kill"] if self.options.no_kill else []
+        more += ["--cpu-bind=none", *([f"--gpus={self.options.gpus}"] if self.options.gpus else [])]
+        step = self.step(self.hosts, "--whole", "--kill-on-bad-exit=0", "--wait=0", *more)
         words = [*step, *self.container_options()] if self.slurm else []
         environ = {k: v for k, v in self.environ.items() if k not in PART_OF_NODE}
         return spawn([*words, *command], environ, subprocess.PIPE, stderr)
@@ -188,13 +189,12 @@ class RankLauncher:
         self._monitor: subprocess.Popen[bytes] | None = None
         self._listener: subprocess.Popen[bytes] | None = None
         if steps.options.monitor:
-            options = [*(["--no-kill"] if steps.options.no_kill else []), "--cpu-bind=none"]
             node = steps.in_container("-m", "train_anywhere.features.node", str(steps.run.path))
             errors: IO[bytes] | int = subprocess.DEVNULL
             with suppress(OSError):
                 make_folder(steps.run.monitor)
                 errors = open_file(steps.run.monitor / "errors.txt", "wb")
-            self._monitor = steps.spawn_on_each_node(node, options, errors)
+            self._monitor = steps.spawn_on_each_node(node, errors)
         # Slurm signals a preemption only to job steps. Ranks of srun that train save at this TERM too, a program waits for USR1
         waits = steps.slurm and (steps.options.launch != "srun" or steps.options.program)
         if waits:

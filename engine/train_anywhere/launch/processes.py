@@ -231,7 +231,7 @@ def _environments(ranks: int) -> list[dict[str, str]]:
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port(ranks)),
+        "MASTER_PORT": str(free_port(ranks + 16)),  # as many as a job has, for the libraries of a program too
         **_thread_variables(ranks),
     }
     return [{**shared, "RANK": str(r), "LOCAL_RANK": str(r)} for r in range(ranks)]
