@@ -42,16 +42,17 @@ def test_stopped_programs_resume_bit_for_bit(programs: str, also: tuple[int, ...
 @pytest.mark.parametrize(
     ("seed", "drawn"),
     [
+        (9101, {"own": "train_step", "returns": "mixed"}),
         (90185, {"own": "train_step", "weighted": "mse"}),
         (8108, {"layers": "regularizer", "weighted": "mse"}),
         (168, {"own": "train_step", "returns": "nested"}),
     ],
 )
 def test_metrics_on_two_devices_are_those_of_one(seed: int, drawn: dict[str, str]) -> None:
-    """Compiled metrics are built as `fit` does with MirroredStrategy."""
+    """Compiled metrics are built as `fit` does with MirroredStrategy. A stopped run goes on with the sums of both devices."""
     spec = draw(seed)
     assert all(value in spec[key] for key, value in drawn.items())
-    compare("keras", "--programs", "1", "--seed", str(seed), "--ranks", "2")
+    compare("keras", "--programs", "1", "--seed", str(seed), "--ranks", "2", "--stops")
 
 
 def test_programs_are_repeatable_json() -> None:
