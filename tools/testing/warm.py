@@ -76,11 +76,6 @@ def framework_of(words: Sequence[str]) -> str:
     if words[0] == "-c":
         return next((f for f, names in IMPORTED.items() if any(n in words[1] for n in names)), "")
     program = Path(words[1] if words[0] == "-m" else words[0]).stem
-    if "--" in words:  # a program that src/run.py starts: its imports
-        script = next((ROOT / word for word in words[words.index("--") :] if word.endswith(".py")), ROOT)
-        text = script.read_text(errors="replace") if script.is_file() else ""
-        imports = " ".join(re.findall(r"^\s*(?:import|from) (.*)", text, re.M))
-        return next((f for f, names in IMPORTED.items() if any(n in imports for n in names)), "")
     if program not in ("train", "evaluate") and words[1:3] != ["train_anywhere", "fetch"]:
         # a script of the tests of a framework, or with its name as argument
         return next((f for f in IMPORTED if f in (*Path(words[0]).parts, *words[1:2])), "")
@@ -151,7 +146,7 @@ def _find_server(command: list[str], environ: Mapping[str, str], cwd: Any) -> Fo
         return None
     command[:] = [os.fspath(word) for word in command]
     words = command[1 + (command[1] == "-u") :]
-    if words[0] == "-c" and "modules" in words[1]:  # it checks which modules are imported
+    if words[0] == "-c" and re.search(r"modules(?!\[)", words[1]):  # it checks which modules are imported
         return None
     here = Path(cwd or ".").resolve()
     script = not words[0].startswith("-") and (here / words[0]).resolve().is_relative_to(ROOT)

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import pickle
 import zipfile
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from tools.testing.weights import Evil
 from train_anywhere.checkpoints.disk.manifest import (
     flush_files,
     load_manifest,
@@ -107,16 +107,6 @@ def run(request: pytest.FixtureRequest, train: Train, tmp_path_factory: pytest.T
 
 def newest(run: Path) -> Path:
     return run / "checkpoints" / (run / "checkpoints" / "newest").read_text().strip()
-
-
-class Evil:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, proof: Path) -> None:
-        self.proof = proof
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.proof),)
 
 
 def plant(run: Path, proof: Path) -> list[str]:

@@ -133,12 +133,13 @@ def hub_error() -> BaseException:
     [
         raised_in("torch.hub", urllib.error.URLError("Name or service not known")),
         raised_in("transformers.utils.hub", OSError("We couldn't connect to 'https://huggingface.co' to load the files")),
-        hub_error(),
+        hub_error,
         caused(ConfigError("model can't be made"), raised_in("timm.models", urllib.error.URLError("refused"))),
         raised_in("keras.src.utils.file_utils", Exception("URL fetch failure on https://storage.googleapis.com/w.h5: None")),
     ],
 )  # fmt: skip
-def test_downloads_that_fail_get_one_message(make_config: Any, tmp_path: Path, error: BaseException) -> None:
+def test_downloads_that_fail_get_one_message(make_config: Any, tmp_path: Path, error: Any) -> None:
+    error = error() if callable(error) else error
     config = make_config("cluster=narval", "cluster.account=def-x", "cluster.check=warn")
     message = missing_file_error(config, RunDir(tmp_path), error)
     assert isinstance(message, DataError) and "python -m train_anywhere fetch" in str(message)

@@ -1,15 +1,14 @@
 """Checkpoints are read as arrays of numbers and the few values of state.json."""
 
 import json
-import os
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
 import pytest
 
+from tools.testing.weights import Evil
 from train_anywhere.errors import CheckpointError
 from train_anywhere.training.keras.checkpoint import read_state, restore_variables
 from train_anywhere.training.keras.module import name_variables
@@ -24,16 +23,6 @@ REST = {
     "traced": [False],
     "callbacks": {},
 }
-
-
-class Evil:
-    """Makes a folder when it is unpickled."""
-
-    def __init__(self, proof: Path) -> None:
-        self.proof = proof
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.proof),)
 
 
 @pytest.fixture(scope="module")

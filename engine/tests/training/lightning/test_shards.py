@@ -14,6 +14,7 @@ import torch
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.metadata import Metadata
 
+from tools.testing.weights import Evil
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files import ROOT
 from train_anywhere.files.removal import OwnedFolder
@@ -108,16 +109,6 @@ def test_a_foreign_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-
-
-class Evil:
-    """Makes a folder when it is unpickled."""
-
-    def __init__(self, proof: Path) -> None:
-        self.proof = proof
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.proof),)
 
 
 @pytest.fixture
