@@ -59,3 +59,11 @@ def test_members_are_those_of_hydra() -> None:
     assert done.returncode == 0, done.stderr
     found = zip(CASES, json.loads(done.stdout), strict=True)
     assert [(members, answer) for (members, count), answer in found if answer != [True, count]] == []
+
+
+def test_a_plugin_file_of_an_earlier_version_works() -> None:
+    from train_anywhere.plugins import launchers, optuna, product
+
+    assert (
+        optuna.OptunaSweeper is launchers.OptunaSweeper and product.ProductSweeper is launchers.ProductSweeper
+    )

@@ -6,6 +6,9 @@ launchers  one job (`cluster=...`), a sweep over all combinations of values, a s
 Hydra imports all plugins at each start, so these modules import only Hydra at the top.
 """
 
+from importlib import import_module
+from types import ModuleType
+
 from hydra.core.config_store import ConfigStore
 
 __all__ = ["launchers", "register"]
@@ -21,3 +24,10 @@ def register(module: str) -> None:
     search = {"_target_": f"{module}.OptunaSweeper", **SEARCH_OPTIONS}
     store(group="hydra/sweeper", name="optuna", node=search)
     store(group="hydra/sweeper", name="product", node={"_target_": f"{module}.ProductSweeper"})
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Return `launchers` also for a file in hydra_plugins/ of an earlier version, which `make update` does not change in every project."""
+    if name in ("optuna", "product"):
+        return import_module(f"{__name__}.launchers")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
