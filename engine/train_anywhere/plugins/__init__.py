@@ -6,7 +6,6 @@ launchers  one job (`cluster=...`), a sweep over all combinations of values, a s
 Hydra imports all plugins at each start, so these modules import only Hydra at the top.
 """
 
-from importlib import import_module
 from types import ModuleType
 
 from hydra.core.config_store import ConfigStore
@@ -29,5 +28,7 @@ def register(module: str) -> None:
 def __getattr__(name: str) -> ModuleType:
     """Return `launchers` also for a file in hydra_plugins/ of an earlier version, which `make update` does not change in every project."""
     if name in ("optuna", "product"):
-        return import_module(f"{__name__}.launchers")
+        from train_anywhere.plugins import launchers
+
+        return launchers
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
