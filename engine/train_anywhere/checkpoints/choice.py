@@ -31,7 +31,14 @@ def choose(run: RunDir, which: str | int, checksums: bool = True) -> SavedCheckp
     store = CheckpointStore(run.checkpoints, "max" if mode == "max" else "min", keep_last=1)
     try:
         if isinstance(which, int) or which.isdigit():
-            return _find_step(run, store, int(which), checksums)
+            folder = run.checkpoints / folder_name(int(which))
+            if not folder.is_dir():
+                known = listed(str(s.step) for s in store.all())
+                lacks = f"{run.path} has no checkpoint of step {which}; it has {known}."
+                raise CheckpointError(lacks if known else _none_message(run))
+            if damage := find_damage(folder, checksums):
+                raise CheckpointError(f"{folder} is damaged ({damage}); name another step, best or newest.")
+            return load_manifest(folder)
         best = store.best() if checksums and which == "best" else None
         found = best or store.newest_good(checksums)
     except OSError as error:
@@ -52,18 +59,6 @@ def read_chosen(run: RunDir, which: str | int, read: Callable[[SavedCheckpoint],
         if saved.path.exists():
             raise
     return read_chosen(run, which, read)  # a training run has removed it meanwhile
-
-
-def _find_step(run: RunDir, store: CheckpointStore, step: int, checksums: bool) -> SavedCheckpoint:
-    folder = run.checkpoints / folder_name(step)
-    if not folder.is_dir():
-        known = listed(str(s.step) for s in store.all())
-        raise CheckpointError(
-            f"{run.path} has no checkpoint of step {step}; it has {known}." if known else _none_message(run)
-        )
-    if damage := find_damage(folder, checksums):
-        raise CheckpointError(f"{folder} is damaged ({damage}); name another step, best or newest.")
-    return load_manifest(folder)
 
 
 def _none_message(run: RunDir) -> str:

@@ -260,7 +260,11 @@ def check_request(parsed: argparse.Namespace, words: Sequence[str]) -> argparse.
 
     `words` are the run and the changes to its configuration; the returned ones are only the changes. Raises ConfigError, CheckpointError.
     """
-    run, changes = split_run(words)
+    runs = [word for word in words if "=" not in word or os.path.exists(word)]
+    if len(runs) > 1:
+        raise ConfigError(f"one run at a time: {' and '.join(runs)} are {len(runs)}; name one.")
+    run = find_run(runs[0] if runs else str(ROOT / "results" / "latest"))
+    changes = [word for word in words if word not in runs]
     refuse_bad_values(parsed)
     config = read_config(run, changes)
     known, format = FORMATS[config.framework], parsed.export
@@ -306,15 +310,6 @@ def matching_files(pattern: str | None) -> list[Path]:
     raise ConfigError(
         f"--predict-files {pattern}: no file matches; put a pattern in quotes, such as 'photos/*.jpg'."
     )
-
-
-def split_run(words: Sequence[str]) -> tuple[RunDir, list[str]]:
-    """Return the run and the changes among the arguments. Raises ConfigError for a second run."""
-    runs = [word for word in words if "=" not in word or os.path.exists(word)]
-    if len(runs) > 1:
-        raise ConfigError(f"one run at a time: {' and '.join(runs)} are {len(runs)}; name one.")
-    run = find_run(runs[0]) if runs else find_run(str(ROOT / "results" / "latest"))
-    return run, [word for word in words if word not in runs]
 
 
 def refuse_bad_values(parsed: argparse.Namespace) -> None:

@@ -142,8 +142,11 @@ class StrategyHooks(Strategy):
 
     def barrier(self, name: str | None = None) -> None:
         """Wait for all ranks. Lightning replaces the signal handlers between two barriers: none runs in between, and ours stay."""
-        if name == RESTORED:
-            self._resume()
+        if name == RESTORED and (loaded := self.loaded):  # resume at its position
+            trainer, self._trainable, self.loaded = self.lightning_module.trainer, loaded.get(KEY, {}), {}
+            with as_checkpoint_error(trainer.ckpt_path):
+                set_flags(self.lightning_module, self._trainable)
+                self.call("resume_training", loaded)
         elif name == RUNS:
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
@@ -241,15 +244,6 @@ class StrategyHooks(Strategy):
                 old.clear()
                 old.update(new)
             optimizer.param_groups[: len(before)] = before
-
-    def _resume(self) -> None:
-        """Resume at the position of the loaded checkpoint, if any."""
-        loaded, self.loaded = self.loaded, {}
-        if loaded:
-            trainer, self._trainable = self.lightning_module.trainer, loaded.get(KEY, {})
-            with as_checkpoint_error(trainer.ckpt_path):
-                set_flags(self.lightning_module, self._trainable)
-                self.call("resume_training", loaded)
 
 
 def shares_rows(loader: Any, ranks: int) -> bool:

@@ -147,7 +147,15 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
                         parameter.grad = torch.zeros_like(parameter)
                     self._send(parameter)
             for parameter in list(self.pending):
-                self._receive(parameter)
+                handle, context = self.pending.pop(parameter)
+                gradient = parameter.grad
+                assert gradient is not None
+                if gradient.is_sparse:
+                    parameter.grad = handle()
+                    continue
+                average = self.compression.decompress(hvd.synchronize(handle), context)
+                if average.data_ptr() != gradient.data_ptr():
+                    gradient.copy_(average)
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
@@ -176,17 +184,6 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
             return
         packed, context = self.compression.compress(to_sendable(gradient))
         self.pending[parameter] = hvd.allreduce_async_(packed, name=name, op=hvd.Average), context
-
-    def _receive(self, parameter: Tensor) -> None:
-        handle, context = self.pending.pop(parameter)
-        gradient = parameter.grad
-        assert gradient is not None
-        if gradient.is_sparse:
-            parameter.grad = handle()
-            return
-        average = self.compression.decompress(hvd.synchronize(handle), context)
-        if average.data_ptr() != gradient.data_ptr():
-            gradient.copy_(average)
 
     @contextmanager
     def _collective(self) -> Iterator[None]:
