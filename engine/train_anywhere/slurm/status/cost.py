@@ -1,6 +1,5 @@
 """The GPU hours and the energy of runs, by name and user, for `jobs.py list --cost`."""
 
-import pwd
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -37,10 +36,9 @@ def read_cost(run: RunDir) -> Cost:
     joules = [gpu.power.total * node.every for node in nodes for gpu in node.gpus if gpu.power]
     # of a GPU that several members of a sweep share, each has its part
     share = min(1.0, gpus / len(joules)) if joules else 1.0
-    uid = run.path.stat().st_uid
-    user = str(uid)
+    user = str(run.path.stat().st_uid)
     with suppress(KeyError):
-        user = pwd.getpwuid(uid).pw_name
+        user = run.path.owner()
     return Cost(
         run.path.parent.name, user, 1, gpus * seconds / 3600, sum(joules) * share / 3.6e6 if joules else None
     )
