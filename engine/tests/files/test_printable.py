@@ -5,7 +5,6 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -149,7 +148,7 @@ def test_a_log_is_shown_with_its_colors_only(
         capsys.readouterr().out
         == "\\x9b2J\\u202e\\u2066\\u200f\\u2028\\x7f\r\x08\x1b[32mgreen\x1b[0m 10%\r20%\n"
     )
-    monkeypatch.setattr(show_logs, "QueuePoller", lambda: SimpleNamespace(any_active=lambda *_: False))
+    monkeypatch.setattr(show_logs, "poll_active", lambda *_: iter([False]))
     assert jobs.main(["logs", "-f", str(run.path)]) == 0
     said = capsys.readouterr().out
     assert "\x1b]" not in said and "\x1b[2J" not in said and "\x1b[32mgreen\x1b[0m 10%\r20%" in said

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -233,26 +233,25 @@ def query_job_fields(job_ids: Sequence[str], *names: str) -> dict[str, list[str]
     return found
 
 
-class QueuePoller:
-    """Polls the queue, and tolerates a scheduler that does not answer for some time."""
+def poll_active(scheduler: str, job_ids: Sequence[str]) -> Iterator[bool]:
+    """Yield whether a job may still run, by a new look into the queue each time. A scheduler that does not answer is asked again.
 
-    def __init__(self) -> None:
-        self._silent_since: float | None = None
-
-    def any_active(self, scheduler: str, job_ids: Sequence[str]) -> bool:
-        """Return whether a job may still run. Raises SchedulerError after `MAX_SILENCE_S` without an answer."""
+    Raises SchedulerError after `MAX_SILENCE_S` without an answer.
+    """
+    silent_since: float | None = None
+    while True:
         try:
-            known = query_queue(scheduler, job_ids)
+            active = bool(query_queue(scheduler, job_ids).active(job_ids))
+            if silent_since is not None:
+                print("The scheduler answers again.", file=sys.stderr, flush=True)
+            silent_since = None
         except SchedulerError as error:
-            if self._silent_since is None:
-                self._silent_since = time.monotonic()
+            active = True
+            if silent_since is None:
+                silent_since = time.monotonic()
                 print(f"{error} The job continues; asking again ...", file=sys.stderr, flush=True)
-            if time.monotonic() - self._silent_since > MAX_SILENCE_S:
+            if time.monotonic() - silent_since > MAX_SILENCE_S:
                 raise SchedulerError(
                     f"{error} No answer for {MAX_SILENCE_S / 60:g} minutes: the job may still run, but this command stops waiting for it."
                 ) from None
-            return True
-        if self._silent_since is not None:
-            print("The scheduler answers again.", file=sys.stderr, flush=True)
-        self._silent_since = None
-        return bool(known.active(job_ids))
+        yield active

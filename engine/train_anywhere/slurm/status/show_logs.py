@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from train_anywhere.errors import SubmitError, listed
-from train_anywhere.slurm.scheduler.queue import QueuePoller
+from train_anywhere.slurm.scheduler.queue import poll_active
 from train_anywhere.slurm.status import job_end
 from train_anywhere.slurm.status.find_runs import RunEntry, read_state
 
@@ -47,10 +47,11 @@ def follow(found: Sequence[RunEntry]) -> None:
     for run in found:
         jobs.setdefault(run.scheduler or "", []).extend(run.job_ids)
     here = [run for run in found if not run.scheduler]
-    poller, queried, active = QueuePoller(), float("-inf"), True
+    looks = [poll_active(kind, job_ids) for kind, job_ids in jobs.items()]
+    queried, active = float("-inf"), True
     while active:
         if time.monotonic() - queried >= ASK_S:
-            active = any(poller.any_active(kind, jobs[kind]) for kind in jobs)
+            active = any(map(next, looks))
             active |= any(read_state(run)[0] in ("starting", "running") for run in here)
             queried = time.monotonic()
         for run in found:

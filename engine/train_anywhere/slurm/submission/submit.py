@@ -32,7 +32,7 @@ from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.rules.local_rules import is_lost
 from train_anywhere.slurm.scheduler import client
 from train_anywhere.slurm.scheduler.client import submit_chain
-from train_anywhere.slurm.scheduler.queue import QueuePoller
+from train_anywhere.slurm.scheduler.queue import poll_active
 from train_anywhere.slurm.script import clean_environment, render, units
 from train_anywhere.slurm.script.job import Job, count_gpus, describe_gpu_hours, gpu_hours
 from train_anywhere.slurm.status import find_runs
@@ -269,9 +269,9 @@ def wait_for_jobs(kind: str, job_ids: Sequence[str], poll: float = 5.0) -> None:
     Raises SchedulerError: the scheduler did not answer for a long time. Raises SubmitInterrupted: Ctrl-C was pressed; the jobs
     continue.
     """
-    poller, pause = QueuePoller(), min(0.5, poll)
+    pause, looks = min(0.5, poll), poll_active(kind, job_ids)
     try:
-        while poller.any_active(kind, job_ids):
+        while next(looks):
             time.sleep(pause)
             pause = min(1.3 * pause, poll)
     except KeyboardInterrupt:
