@@ -254,8 +254,6 @@ class Module:
             if one.optimizer is self.model.optimizer and one.variables:
                 type(one.optimizer).finalize_variable_values(one.optimizer, one.variables)
 
-    # ---- metrics
-
     def _refuse_own_updates(self) -> None:
         for metric in self.model.metrics:
             # an own `result` only reads the sums
@@ -277,11 +275,9 @@ class Module:
         for variable, state in zip(self.metric_variables, states, strict=False):
             copies, total = self.strategy.local_values(variable), np.asarray(state, np.float64)
             part = (total / replicas).astype(copies[0].dtype.as_numpy_dtype)
+            rest = total - part.astype(np.float64) * (replicas - 1)  # the first one has what rounding leaves
             for number, copy in enumerate(copies, self.strategy.rank * len(copies)):
-                # rounding is left to the first one, so that the sum is what it was
-                copy.assign(
-                    part if number else tf.cast(total - part.astype(np.float64) * (replicas - 1), copy.dtype)
-                )
+                copy.assign(part if number else rest.astype(part.dtype))
 
     def metric_sums(self) -> list[float]:
         """Return the states as numbers, summed over the replicas of this process."""
@@ -352,8 +348,6 @@ class Module:
     def batch_logs(self) -> dict[str, Any]:
         """Return what the last step has returned, over the replicas of this process."""
         return self._means(self._take_values()) if self.several else to_numbers(self.logs)
-
-    # ---- weights
 
     def weights(self) -> NamedVariables:
         """Return the variables of a checkpoint by name. Raises ConfigError if the base is trained."""

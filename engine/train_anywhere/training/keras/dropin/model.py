@@ -42,6 +42,8 @@ from train_anywhere.training.plan import (
 POLICIES = {"32": "float32", "bf16-mixed": "mixed_bfloat16", "16-mixed": "mixed_float16"}
 """Keras' dtype policy for each `trainer.precision`."""
 
+NOT_COMPILED = "trainer.compile=true compiles the network of a task; this model has its own steps, and trains without XLA."
+
 
 def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Module, Loader, Plan]:
     """Return the module, batches and plan of `task._target_`. Raises ConfigError, DataError if they do not fit together.
@@ -86,11 +88,7 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
         rate_of, others = check_optimizers(config, strategy.replicas, ours, used)
         form = (model, None if whole else network, splits.facts, strategy, extra, applies, base, spec)
         module = Module(*form, plan.accumulate, config.trainer.compile and not whole, rate_of)
-    module.notes += [*loader.notes, *notes, *others]
-    if config.trainer.compile and whole:
-        module.notes.append(
-            "trainer.compile=true compiles the network of a task; this model has its own steps, and trains without XLA."
-        )
+    module.notes += [*loader.notes, *notes, *others, *[NOT_COMPILED] * (config.trainer.compile and whole)]
     module.notes += [OLD_TASK.format(target)] * isinstance(model, OldTask)
     if not config.callbacks:
         known = [f"{s}/{n}" for s, known in zip(("train", "val"), names, strict=False) for n in known]
@@ -286,10 +284,8 @@ def build_variables(
     if any(not bool(v.is_initialized()) for graph in graphs for v in graph.variables):
         # the first run of a step would initialize it, but a resumed run has to restore it before
         raise ConfigError(f"task._target_={target} {LATE}")
-    written = [graph.as_graph_def() for graph in graphs]
-    nodes = [
-        n for one in written for n in (*one.node, *(m for f in one.library.function for m in f.node_def))
-    ]
+    defs = [graph.as_graph_def() for graph in graphs]
+    nodes = [n for d in defs for n in (*d.node, *(m for f in d.library.function for m in f.node_def))]
     notes = [TF_RANDOM_NOTE] if any(node.op in TF_RANDOM_OPERATIONS for node in nodes) else []
     if not own_step and any(apply.strategy.replicas > 1 for apply in applies):
         masks = (
