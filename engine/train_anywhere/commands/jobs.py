@@ -29,10 +29,9 @@ from train_anywhere.runs.folder import finish_deletions
 from train_anywhere.runs.summary import as_typed, display_path
 from train_anywhere.slurm.status import find_runs, show_logs
 from train_anywhere.slurm.status.best import find_best as best_of
-from train_anywhere.slurm.status.cost import format_costs, sum_costs
 from train_anywhere.slurm.status.find_runs import RunEntry
-from train_anywhere.slurm.status.gather import FAILED, RunReports, gather
-from train_anywhere.slurm.status.text_page import format_status, parse_since, select, to_json
+from train_anywhere.slurm.status.gather import FAILED, RunReports, gather, sum_costs
+from train_anywhere.slurm.status.text_page import format_costs, format_status, parse_since, select, to_json
 from train_anywhere.slurm.submission.submit import resubmit as submit_again
 
 Options = argparse.Namespace

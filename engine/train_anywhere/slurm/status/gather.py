@@ -1,18 +1,20 @@
-"""Gather the reports of runs: query the scheduler once, then read the files of each run."""
+"""Gather the reports of runs: query the scheduler once, then read the files of each run. Sum their GPU hours and energy."""
 
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from train_anywhere import features
-from train_anywhere.errors import ProjectError, SchedulerError, SubmitError
+from train_anywhere.errors import CheckpointError, ProjectError, SchedulerError, SubmitError
 from train_anywhere.files.atomic import read_json
-from train_anywhere.monitor.run_facts import read_facts
+from train_anywhere.monitor.run_facts import node_use, read_facts
+from train_anywhere.monitor.verdicts import goodput
 from train_anywhere.runs import facts
-from train_anywhere.runs.attempts import recorded_reason
+from train_anywhere.runs.attempts import extend_newest, recorded_reason
 from train_anywhere.runs.facts import RecordedCheckpoint, RecordedProgress
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.summary import display_path, is_program, resume_command, train_command
@@ -266,3 +268,50 @@ def _monitored(run: RunDir, info: Mapping[str, Any], alive: bool, in_full: bool)
         known["verdicts"] = tuple(features.verdicts(read_facts(run, 0, nodes)))
         known["rows"] = features.rows(run, info)
     return known
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of some runs. `kwh` is the energy of their GPUs, None if none was sampled."""
+
+    name: str
+    user: str
+    runs: int
+    gpu_hours: float
+    kwh: float | None
+
+
+def read_cost(run: RunDir) -> Cost:
+    """Return the cost of one run so far. Raises CheckpointError, OSError."""
+    info = run.read_info()
+    started, ended = facts.moment(info.get("started")), facts.moment(info.get("ended"))
+    measured = goodput(extend_newest(run, info))
+    seconds = measured.whole if measured else max(0.0, (ended or 0.0) - (started or 0.0)) if ended else 0.0
+    gpus = facts.number(info.get("gpus")) or 0.0
+    nodes = [node for path in sorted(run.monitor.glob("*.csv")) if (node := node_use(path, False, None))]
+    joules = [gpu.power.total * node.every for node in nodes for gpu in node.gpus if gpu.power]
+    # of a GPU that several members of a sweep share, each has its part
+    share = min(1.0, gpus / len(joules)) if joules else 1.0
+    user = str(run.path.stat().st_uid)
+    with suppress(KeyError):
+        user = run.path.owner()
+    return Cost(
+        run.path.parent.name, user, 1, gpus * seconds / 3600, sum(joules) * share / 3.6e6 if joules else None
+    )
+
+
+def sum_costs(folders: Sequence[Path]) -> list[Cost]:
+    """Return the costs by name and user, the most expensive first. Runs that can't be read are left out."""
+    found: dict[tuple[str, str], list[Cost]] = {}
+    for folder in folders:
+        with suppress(CheckpointError, OSError):
+            one = read_cost(RunDir(folder))
+            found.setdefault((one.name, one.user), []).append(one)
+    return sorted(map(total, found.values()), key=lambda cost: (-cost.gpu_hours, cost.name, cost.user))
+
+
+def total(costs: Sequence[Cost]) -> Cost:
+    """Return the sum of costs, with the name and user of the first."""
+    known = [cost.kwh for cost in costs if cost.kwh is not None]
+    hours, runs = sum(c.gpu_hours for c in costs), sum(c.runs for c in costs)
+    return replace(costs[0], runs=runs, gpu_hours=hours, kwh=sum(known) if known else None)

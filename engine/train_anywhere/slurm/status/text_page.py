@@ -7,7 +7,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,10 +16,10 @@ from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import dumps
 from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.files.terminal.table import Column, format_table
+from train_anywhere.files.terminal.table import Column, format_csv, format_table
 from train_anywhere.runs.facts import number
 from train_anywhere.runs.summary import display_path, duration
-from train_anywhere.slurm.status.gather import FAILED, STATES, Report, RunReports, differing_keys
+from train_anywhere.slurm.status.gather import FAILED, STATES, Cost, Report, RunReports, differing_keys, total
 from train_anywhere.slurm.status.job_end import in_words
 
 
@@ -264,3 +264,20 @@ def parse_since(text: str) -> datetime:
 
 def _seconds(value: float | None) -> str:
     return "-" if value is None else duration(max(0.0, value))
+
+
+def format_costs(costs: Sequence[Cost], width: int | None, as_csv: bool) -> str:
+    """Return a table with a line for all, or a CSV file without it."""
+    hours, energy, unknown = ("gpu_hours", "kwh", "") if as_csv else ("GPU hours", "kWh", "-")
+    columns = [
+        Column[Cost]("name", lambda c: c.name),
+        Column[Cost]("user", lambda c: c.user),
+        Column[Cost]("runs", lambda c: str(c.runs)),
+        Column[Cost](hours, lambda c: f"{c.gpu_hours:.2f}"),
+        Column[Cost](energy, lambda c: unknown if c.kwh is None else f"{c.kwh:.2f}"),
+    ]
+    if as_csv:
+        rows = [[column.value(cost) for column in columns] for cost in costs]
+        return format_csv([[column.title for column in columns], *rows]).rstrip("\n")
+    whole = [replace(total(costs), name="all", user="")] if len(costs) > 1 else []
+    return format_table(columns, [*costs, *whole], width)
