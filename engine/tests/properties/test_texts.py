@@ -6,6 +6,7 @@ import shlex
 from datetime import datetime
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -99,7 +100,10 @@ WORDS = st.text(st.sampled_from("ab{port}'\"\\ $;\n") | st.characters(exclude_ca
 @bounded(200)
 @given(WORDS)
 def test_a_command_is_told_its_port_or_refused(command: str) -> None:
-    if serve._command_problems(command):
+    monitor = SimpleNamespace(dashboard=command, serve=False, serve_address=None)
+    feature = serve.Serve()
+    feature.config = SimpleNamespace(monitor=monitor)  # type: ignore[assignment]
+    if feature.check("any", 1):
         return
     first, *others = [word.replace(PORT, "4711") for word in shlex.split(command)]
     assert any("4711" in word for word in others) and PORT not in first

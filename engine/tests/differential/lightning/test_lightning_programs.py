@@ -37,6 +37,7 @@ DIFFERED = {
     510124: "a hook before a validation that was stopped draws random numbers",
     510228: "the same CombinedLoader is loaded again at the start of an epoch",
     510250: "as 510122, on which the epoch's number depends",
+    720064: "the validation loaders are opened again in each epoch",
     120080: "GradientAccumulationScheduler has changed the number of batches of a step",
 }
 """Programs whose resumed run has differed, by seed."""

@@ -199,10 +199,9 @@ def format_short(error: BaseException) -> tuple[str, int]:
     The causes of the error are shortened in the same way; one without user code is kept as it is.
     """
     whole, left_out = traceback.TracebackException.from_exception(error), 0
-    waiting = [whole]
-    while waiting:
-        one = waiting.pop()
-        waiting += filter(None, (one.__cause__, one.__context__, *(one.exceptions or ())))
+    chain = [whole]
+    for one in chain:  # which grows
+        chain += filter(None, (one.__cause__, one.__context__, *(one.exceptions or ())))
         if users := [at for at, frame in enumerate(one.stack) if is_user_code(frame.filename)]:
             kept = [*one.stack[users[0] : users[-1] + 1], *one.stack[users[-1] + 1 :][-1:]]
             left_out += len(one.stack) - len(kept)

@@ -58,6 +58,8 @@ class CheckpointCallback(pl.Callback):
         self._loaded: dict[str, Any] = {}
         self._continues = False  # whether the epoch continues after the checkpoint
         self._seen: int | None = None  # batches of the epoch at the newest `between_steps`
+        self._opened = 0  # the epoch of which the validation loaders are
+        self._every: int | None = None  # epochs until the next ones, in a resumed run
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -67,6 +69,7 @@ class CheckpointCallback(pl.Callback):
         checkpoint["last_batch"] = steps.is_last_batch(trainer)
         checkpoint["ended"] = self.plan.total_steps if trainer.should_stop else 0
         checkpoint["continues"] = self._continues
+        checkpoint["validation_loaders"] = self._opened
 
     def resume_training(self, trainer: Any, checkpoint: dict[str, Any]) -> None:
         """Resume at the checkpoint's position. The loaders are opened, because their length decides where that is."""
@@ -75,7 +78,8 @@ class CheckpointCallback(pl.Callback):
         loop, self._loaded = trainer.fit_loop, checkpoint.get("callbacks", {})
         state = checkpoint["loops"]["fit_loop"]
         with random_states.preserve():  # a new run opens them after the validation loaders
-            every, epoch = trainer.reload_dataloaders_every_n_epochs, self.writer.newest.epoch
+            self._every = every = trainer.reload_dataloaders_every_n_epochs
+            epoch = self.writer.newest.epoch
             # the loaders are of this epoch
             loop.epoch_progress.current.completed = epoch - epoch % every if every else 0
             loop.setup_data()
@@ -94,6 +98,13 @@ class CheckpointCallback(pl.Callback):
                 if self.start[1] and steps.validation_follows(trainer):
                     state["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
                     loop.load_state_dict(state)
+            self._opened = checkpoint.get("validation_loaders", self.start[0])
+            # opened again when they would have been: that draws random numbers
+            current, stage = loop.epoch_progress.current, trainer.state.stage
+            now, current.completed = current.completed, self._opened
+            trainer.validating = True
+            loop.epoch_loop.val_loop.setup_data()
+            current.completed, trainer.state.stage = now, stage
 
     def training_started(self, trainer: pl.Trainer) -> None:
         """Call the start hooks of an epoch in which the run resumes."""
@@ -133,6 +144,9 @@ class CheckpointCallback(pl.Callback):
 
         Raises ConfigError for a schedule that steps after the checkpoint, CheckpointError for an object that can't be saved.
         """
+        every, later = trainer.reload_dataloaders_every_n_epochs, (trainer.check_val_every_n_epoch or 1) > 1
+        if self._every is None and later and (every or trainer.val_dataloaders is None):
+            self._opened = -(every or 1)  # Lightning opens them in the first validation
         # StochasticWeightAveraging adds one
         fast, settings = self.config.trainer.fast_dev_run, self.config.trainer
         trainer.fit_loop.max_epochs = 1 if fast else settings.max_epochs
@@ -184,9 +198,23 @@ class CheckpointCallback(pl.Callback):
 
     def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
         """Save or stop here if steps read the batches themselves."""
+        self._open_again(trainer, steps.validation_follows(trainer))
         over = steps.is_stopping(trainer) or steps.is_last_batch(trainer) or steps.are_over(trainer)
         if trainer.strategy.steps_read and not over and not steps.validation_follows(trainer):
             self.between_steps(trainer)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Follow when Lightning opens the validation loaders."""
+        self._open_again(trainer, False)
+        every, epoch = trainer.reload_dataloaders_every_n_epochs, trainer.current_epoch
+        self._opened = (
+            epoch if self._opened < 0 or (every and epoch - self._opened >= every) else self._opened
+        )
+
+    def _open_again(self, trainer: pl.Trainer, now: bool) -> None:
+        """Let Lightning open the validation loaders of a resumed run `now`, if no validation has done so before."""
+        if self._opened < 0 and self._every is not None:
+            trainer.reload_dataloaders_every_n_epochs = self._every or int(now)
 
     def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any) -> None:
         """Raise TrainingStopped if requested, unless hooks have swapped weights."""
