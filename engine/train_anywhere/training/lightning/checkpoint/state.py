@@ -99,12 +99,12 @@ class CheckpointCallback(pl.Callback):
                     state["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
                     loop.load_state_dict(state)
             self._opened = checkpoint.get("validation_loaders", self.start[0])
-            # opened again when they would have been: that draws random numbers
-            current, stage = loop.epoch_progress.current, trainer.state.stage
-            now, current.completed = current.completed, self._opened
-            trainer.validating = True
-            loop.epoch_loop.val_loop.setup_data()
-            current.completed, trainer.state.stage = now, stage
+            if trainer.enable_validation:  # opened again when they would have been: that draws random numbers
+                current, stage = loop.epoch_progress.current, trainer.state.stage
+                now, current.completed = current.completed, self._opened
+                trainer.validating = True
+                loop.epoch_loop.val_loop.setup_data()
+                current.completed, trainer.state.stage = now, stage
 
     def training_started(self, trainer: pl.Trainer) -> None:
         """Call the start hooks of an epoch in which the run resumes."""
