@@ -5,8 +5,10 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -19,6 +21,7 @@ from train_anywhere.files.removal import (
     make_owned,
     remove,
     remove_file,
+    remove_in,
     temporary_name,
 )
 
@@ -146,6 +149,22 @@ def test_a_kill_while_a_folder_is_made_leaves_one_that_is_ours(tmp_path: Path, b
     make_owned(ours)
     assert (ours.path / MARKER).read_text() == "folder of run 7\n"
     assert remove(ours)
+
+
+def test_processes_make_the_same_folder_at_the_same_time(tmp_path: Path) -> None:
+    """All ranks of a node do, for their heartbeats: the first may add its file while the others look for the marker."""
+
+    def make(rank: int) -> None:
+        together.wait()
+        make_owned(ours, private=True)
+        remove_in(ours, f"rank-{rank}")
+        (ours.path / f"rank-{rank}").touch()
+
+    with ThreadPoolExecutor(8) as ranks:
+        for number in range(100):
+            ours, together = place(tmp_path, str(number)), Barrier(8)
+            list(ranks.map(make, range(8)))
+            assert len(listing(ours.path)) == 9
 
 
 @pytest.mark.needs_root

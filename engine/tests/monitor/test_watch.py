@@ -266,7 +266,10 @@ def test_an_ended_run_has_no_hang(make_run: Make) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["framework=lightning"], pytest.param(["framework=keras", "strategy=horovod"], marks=pytest.mark.slow)],
+    [
+        ["framework=lightning"],
+        pytest.param(["framework=keras", "strategy=horovod"], marks=[pytest.mark.slow, pytest.mark.horovod]),
+    ],
     ids=lambda w: w[0],
 )
 def test_one_of_two_ranks_of_a_training_is_stopped(tmp_path: Path, words: list[str]) -> None:

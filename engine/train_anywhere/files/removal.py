@@ -65,7 +65,8 @@ def make_owned(place: OwnedFolder, private: bool = False) -> None:
     place.root.mkdir(parents=True, exist_ok=True)
     with open_below(place.root, place.names, private, create=True) as folder:
         if not _is_marked(folder, place):
-            how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            # not truncated: another process may write the same line now
+            how = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(MARKER, how, 0o666, dir_fd=folder), "wb") as file:
                 file.write(f"{place.marker}\n".encode())
                 file.flush()
@@ -135,16 +136,14 @@ def _is_marked(folder: int, place: OwnedFolder) -> bool:
 
     Raises NotOwnedError if it has not, unless a kill left the folder empty or with a partly written marker.
     """
-    found = None
+    found, names = None, {*os.listdir(folder)}  # first: another process adds files after the marker
     with suppress(OSError):
         number = os.open(MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         with open(number, "rb") as file:
             status = os.fstat(number)
             if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():
                 found = file.read(1000).decode(errors="replace").removesuffix("\n")
-    if found == place.marker or (
-        set(os.listdir(folder)) <= {MARKER} and place.marker.startswith(found or "")
-    ):
+    if found == place.marker or (names <= {MARKER} and place.marker.startswith(found or "")):
         return found == place.marker
     has = "no marker of this project" if found is None else f"the marker of another folder ({found[:80]!r})"
     raise NotOwnedError(f"{place.path} has {has}")
