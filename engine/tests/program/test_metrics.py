@@ -82,6 +82,13 @@ for i in range(3):
 """
 
 
+LOSS_ALONE = """
+import sys, time
+print("val loss 0.9", file=sys.stderr, flush=True)
+time.sleep(0.5)
+"""
+
+
 def test_printed_lines(run: Run, tmp_path: Path, latest: Latest) -> None:
     """Both streams are read, with progress bars and colors. `__` in a name is a slash."""
     pattern = r"program.metrics=iter (?P<step>\d+): loss (?P<loss>[0-9.]+),|bar (?P<epoch>\d+) val loss (?P<val__loss>[0-9.]+)"
@@ -92,7 +99,8 @@ def test_printed_lines(run: Run, tmp_path: Path, latest: Latest) -> None:
     assert [v for _, v in found["val/loss"]] == [0.9, 0.8, 0.7]
     assert "iter 2: loss" in done.stdout and "Next:" not in done.stdout
     suggested = r"'program.metrics=iter (?P<step>\d+).*loss (?P<loss>\S+)'"
-    assert suggested in run(PRINTS).stdout
+    for source in (PRINTS, f"{LOSS_ALONE}\n{PRINTS}"):
+        assert suggested in run(source).stdout
 
 
 @pytest.mark.parametrize("framework", ["lightning", pytest.param("keras", marks=pytest.mark.slow)])

@@ -69,9 +69,11 @@ class ProgramMetrics:
 
     def feed(self, stream: int, data: bytes) -> None:
         """Take printed bytes. Another thread calls it for each stream."""
-        if not self.pattern and (found := LOSS.search(data)):
+        # a line with its step is better, whichever stream is read first
+        if "<step>" not in self.pattern and (found := LOSS.search(data)):
             step, loss = (word and word.decode() for word in found.groups())
-            self.pattern = (rf"{step}(?P<step>\d+).*" if step else "") + rf"{loss}(?P<loss>\S+)"
+            if step or not self.pattern:
+                self.pattern = (rf"{step}(?P<step>\d+).*" if step else "") + rf"{loss}(?P<loss>\S+)"
         if self._pattern:
             *lines, self._rest[stream] = re.split(rb"[\r\n]", self._rest.get(stream, b"") + data)
             self._printed.extend(ESCAPES.sub("", line.decode(errors="replace")) for line in lines)
