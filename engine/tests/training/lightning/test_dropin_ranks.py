@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from engine.tests.training.rank_processes import run_ranks
 from tools.testing.weights import final_weights, largest_difference
 from train_anywhere.distributed.packages import horovod_problem
+from train_anywhere.training.lightning.loop.over_ranks import read_weights
 
 from .test_ddp import RANK, places
 
@@ -100,6 +102,15 @@ def test_weights_that_part_are_an_error(strategy, require, tmp_path) -> None:
     ranks = train(tmp_path, 2, "Drifting", "rows", f"strategy={strategy}", "trainer.devices=2")
     assert [rank["kind"] for rank in ranks] == ["RanksDifferError"] * 2
     assert "the weights of rank 1 of 2 are not those of rank 0" in ranks[0]["error"]
+
+
+def test_weights_of_any_type_and_shape_are_compared() -> None:
+    module, scale = (
+        torch.nn.Linear(2, 1, bias=False, dtype=torch.bfloat16),
+        torch.nn.Parameter(torch.ones(())),
+    )
+    module.register_parameter("scale", scale)
+    assert [len(part) for part in read_weights(module)] == [4, 4]
 
 
 @pytest.mark.slow

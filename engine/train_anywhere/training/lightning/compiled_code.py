@@ -44,7 +44,6 @@ def keep_compiled_code(config: Config, rank: int) -> Iterator[None]:
     if not config.trainer.compile or FOLDER in ENVIRON:  # torch sets it when it is imported
         yield
         return
-    before = os.environ.get(FOLDER)
     key, cache, folder = describe_machine(), config.cluster.cache, ""
     archive = Path(cache, "compiled", f"{key}.tar") if cache else None
     try:
@@ -56,11 +55,7 @@ def keep_compiled_code(config: Config, rank: int) -> Iterator[None]:
         )
         archive = None
     os.environ[FOLDER] = folder or mkdtemp(prefix="compiled-")
-    try:
-        yield
-    finally:
-        del os.environ[FOLDER]
-        os.environ |= {FOLDER: before} if before else {}
+    yield
     if archive and rank == 0:
         try:
             write_archive(archive, Path(folder))

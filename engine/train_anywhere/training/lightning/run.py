@@ -2,7 +2,7 @@
 
 import gc
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import distributed
 
-from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.recovery import open_checkpointer
 from train_anywhere.config.checks.monitors import describe_best_checkpoint
 from train_anywhere.config.checks.targets import task_has_network
@@ -52,7 +51,11 @@ from train_anywhere.training.lightning.dropin.visible import RunCheckpoints, Run
 from train_anywhere.training.lightning.loaders import count_rows
 from train_anywhere.training.lightning.loop.callbacks import EarlyStop, MetricsCallback
 from train_anywhere.training.lightning.loop.course import Agreement
-from train_anywhere.training.lightning.loop.over_ranks import OverRanks, refuse_different_weights
+from train_anywhere.training.lightning.loop.over_ranks import (
+    OverRanks,
+    read_weights,
+    refuse_different_weights,
+)
 from train_anywhere.training.lightning.loop.tensorboard import TensorBoard, TorchRecording
 from train_anywhere.training.lightning.setup import Setup
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
@@ -103,31 +106,33 @@ class LightningTraining(Setup):
         self.process.heartbeat.enter("checkpoint")  # the last one is published, and weights are compared
         if not self.writer.shards:
             if config.monitor.ranks:
-                weights = (p.detach().cpu().numpy().tobytes() for p in module.parameters())
-                report_weights(self.process.run, self.process.topology, weights)
-            refuse_different_weights(module, trainer.strategy)
+                report_weights(self.process.run, self.process.topology, read_weights(module))
+            refuse_different_weights(module, trainer)
 
     def _open(self) -> None:
         """Open what the training needs, and its newest checkpoint."""
-        self._writes = self.trainer.is_global_zero and not self.config.trainer.fast_dev_run
+        config, process = self.config, self.process
+        self._writes = self.trainer.is_global_zero and not config.trainer.fast_dev_run
+        self._recorder = process.recorder if self._writes else None
         self._sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
-        self._checkpointer: AsyncCheckpointer | None = None
         self._rows: dict[str, int] = {}
-        newest = lambda: self._checkpointer.newest if self._checkpointer else None  # noqa: E731
-        steps, facts = lambda: self.course.steps_done, self.data.facts
-        form = self.config, self.process, self.plan, self.devices, facts
-        self.progress = self.stack.enter_context(Progress(*form, TorchRecording, newest, steps))
         self.writer = self._open_writer()
-        choice, saved, folder = self.config.checkpoint, self.writer.newest, self.process.run.checkpoints
-        self.seen = RunCheckpoints(folder, choice.monitor, choice.mode or "min", self.writer.close)
-        store = self._checkpointer.store if self._checkpointer else None
-        before = store.rule.best(store.all()) if store and saved else None
-        for one in (self.trainer.strategy.broadcast(before), saved) if saved else ():
-            if one:
+        checkpointer, saved, choice = self.writer.checkpointer, self.writer.newest, config.checkpoint
+        newest = lambda: checkpointer.newest if checkpointer else None  # noqa: E731
+        form = config, process, self.plan, self.devices, self.data.facts
+        progress = Progress(*form, TorchRecording, newest, lambda: self.course.steps_done)
+        self.progress = self.stack.enter_context(progress)
+        self.seen = RunCheckpoints(
+            process.run.checkpoints, choice.monitor, choice.mode or "min", self.writer.close
+        )
+        if saved:
+            store = checkpointer.store if checkpointer else None
+            best = self.trainer.strategy.broadcast(store.rule.best(store.all()) if store else None)
+            for one in filter(None, (best, saved)):
                 self.seen.follow(one.path / FILE, one.value)
         self.metrics = self._make_metrics()
         self.checkpoints = CheckpointCallback(self.writer, self.metrics, self.seen)
-        self.stack.enter_context(self._checkpointer or nullcontext())
+        self.stack.enter_context(checkpointer or nullcontext())
         self._opened = True
 
     def test(self, trainer: pl.Trainer, model: pl.LightningModule, data: Splits) -> None:
@@ -172,20 +177,17 @@ class LightningTraining(Setup):
         super()._loaders_opened(batches)
         if not self._opened:
             return
-        config, plan, note, ranks = self.config, self.plan, self.progress.note, self.trainer.world_size
-        recorder = self.process.recorder
+        config, plan, saved, recorder = self.config, self.plan, self.writer.newest, self._recorder
         header = self.header(recorder.run.read_info().get("rows") or {} if recorder else {})
         self._rows = {name: count for name, count in header.rows.items() if count}
-        for line in header.lines(config, plan):
-            note(line)
-        if recorder and self.progress.live:
+        if recorder:
             places = self.trainer.strategy.training_loaders.places  # type: ignore[attr-defined]
             workers = [getattr(place.loader, "num_workers", 0) for place in places]
             recorder.record_facts(header.record(config, plan) | {"own_workers": max(workers, default=None)})
-        if self.writer.newest:
-            note(resume_message(self.writer.newest, config, plan, ranks))
-        if line := describe_best_checkpoint(config.task, config.checkpoint):
-            note(line)
+        resumes = resume_message(saved, config, plan, self.trainer.world_size) if saved else None
+        best = describe_best_checkpoint(config.task, config.checkpoint)
+        for line in filter(None, (*header.lines(config, plan), resumes, best)):
+            self.progress.note(line)
 
     def _note_rows(self, trainer: pl.Trainer) -> None:
         """Print and record the rows of an evaluation that Lightning opens after the header was printed."""
@@ -194,18 +196,17 @@ class LightningTraining(Setup):
         if split not in self._rows and (count := count_rows(loaders)):
             self._rows[split] = count
             self.progress.note(f"{split.capitalize() + ':':<15}{count:,} rows")
-            if self._writes and (recorder := self.process.recorder):
-                recorder.record_facts({"rows": self._rows})
+            if self._recorder:
+                self._recorder.record_facts({"rows": self._rows})
 
     def _open_writer(self) -> StateWriter:
         """Return the writer of checkpoints. The course is that of the newest one."""
-        run, strategy = self.process.run, self.trainer.strategy
-        if self._writes:
-            self._checkpointer = open_checkpointer(self.config.checkpoint, run, sharded=self._sharded)
-        saved = strategy.broadcast(self._checkpointer.store.newest_good() if self._checkpointer else None)
-        if self._writes and (recorder := self.process.recorder):
-            recorder.record_first_step(saved.step if saved else 0)
-            recorder.follow(lambda: self.course.steps_done)
+        run, strategy, choice = self.process.run, self.trainer.strategy, self.config.checkpoint
+        checkpointer = open_checkpointer(choice, run, sharded=self._sharded) if self._writes else None
+        saved = strategy.broadcast(checkpointer.store.newest_good() if checkpointer else None)
+        if self._recorder:
+            self._recorder.record_first_step(saved.step if saved else 0)
+            self._recorder.follow(lambda: self.course.steps_done)
         if saved:
             refuse_other_framework(saved, "lightning")
             if (saved.path / METADATA).exists() != self._sharded:
@@ -214,26 +215,23 @@ class LightningTraining(Setup):
             self.course.steps_done = saved.step
         shards = None
         if self._sharded:  # all ranks open them together
-            local = find_run_folder(run.path, self.config.checkpoint.local)
+            local = find_run_folder(run.path, choice.local)
             shards = Shards(run.checkpoints, rank_folder(local, self.trainer.global_rank) if local else None)
-        strategy.checkpoint_io = writer = StateWriter(self._checkpointer, shards, saved)
+        strategy.checkpoint_io = writer = StateWriter(checkpointer, shards, saved)
         return writer
 
     def _make_metrics(self) -> MetricsCallback:
         """Return the callback for the metrics, continued from those of the newest checkpoint."""
         config, process, trainer, saved = self.config, self.process, self.trainer, self.writer.newest
+        recorder, facts = self._recorder, self.data.facts
         rank = Rank(process.run, first_device=trainer.global_rank, devices=trainer.world_size)
         observers = Observers(Features.of(config).observers(rank))
         timer = Timer(config.trainer, saved.seconds if saved else 0.0)
         agreement = Agreement(self.course, process.stop, timer, self.progress, observers, self._writes)
         monitors = [config.checkpoint.monitor, config.trainer.early_stopping.monitor]
         over_ranks = OverRanks(trainer, self.module, monitors) if trainer.world_size > 1 else None
-        record: Callable[[Any], None] | None = None
-        if self._writes and (recorder := process.recorder):
-            facts = self.data.facts
-            record = lambda batch: recorder.record_facts(describe_data(batch, facts))  # noqa: E731
-        opened = self._note_rows
-        metrics = MetricsCallback(config, self.course, self.progress, agreement, over_ranks, record, opened)
+        record = (lambda batch: recorder.record_facts(describe_data(batch, facts))) if recorder else None
+        metrics = MetricsCallback(config, agreement, over_ranks, record, self._note_rows)
         metrics.metrics |= saved.metrics if saved else {}
         return metrics
 
@@ -249,7 +247,8 @@ class LightningTraining(Setup):
             self.progress.note(
                 "optimizer.groups has no effect: this module has its own configure_optimizers."
             )
-        stops = config.trainer.early_stopping.patience is not None and config.trainer.early_stopping.monitor
+        stopping = config.trainer.early_stopping
+        stops = stopping.patience is not None and stopping.monitor
         trainer.callbacks = [
             metrics.clock,
             *([metrics.over_ranks] if metrics.over_ranks else []),
@@ -260,7 +259,7 @@ class LightningTraining(Setup):
             self.seen,
             self.checkpoints.rank_state,
             metrics,
-            *([EarlyStop(config.trainer, metrics)] if stops else []),
+            *([EarlyStop(metrics)] if stops else []),
             *saves,
         ]
         for callback in trainer.callbacks:
@@ -270,10 +269,9 @@ class LightningTraining(Setup):
 
     def _add_loggers(self) -> None:
         """Add the loggers of the configuration, TensorBoard, and metrics.csv."""
-        config, run, saved = self.config, self.process.run, self.writer.newest
+        config, run, step = self.config, self.process.run, self.course.steps_done
         loggers: list[Logger] = []
         if not config.trainer.fast_dev_run:
-            step = saved.step if saved else 0
             if config.monitor.csv and self._writes:
                 self.metrics.open_csv(run.metrics_csv, step)
             loggers += make_loggers(config, run, self.trainer.is_global_zero)

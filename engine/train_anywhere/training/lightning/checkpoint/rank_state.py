@@ -1,8 +1,9 @@
 """State of each rank that no state_dict holds: random numbers, metrics so far, positions of loaders, attributes that training changes."""
 
+import hashlib
 import io
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import MethodType
 from typing import Any, cast
 
@@ -137,9 +138,7 @@ def of_trainer(trainer: pl.Trainer, report: Callable[[str], None]) -> Attributes
 
     roots: dict[str, Any] = {f"optimizers[{n}]": optimizer for n, optimizer in enumerate(optimizers)}
     roots |= {"module": module, "data": trainer.datamodule}
-    for number, callback in enumerate(trainer.callbacks):
-        if is_of_user(callback):
-            roots[f"callbacks[{number}]"] = callback
+    roots |= {f"callbacks[{n}]": one for n, one in enumerate(trainer.callbacks) if is_of_user(one)}
     return Attributes(roots, Torch(optimizers), held, report)
 
 
@@ -337,6 +336,16 @@ def _restore_logged(trainer: pl.Trainer, module: pl.LightningModule, entry: dict
     metric = results[f"{entry['fx']}.{entry['name']}"]
     metric.meta.sync.should = entry["sync"]
     vars(metric).update(state)
+
+
+def gather_checksums(parts: Iterable[bytes], trainer: pl.Trainer) -> list[int]:
+    """Return a checksum of the bytes of each rank. All ranks must call it."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    strategy = trainer.strategy
+    own = torch.tensor([int.from_bytes(digest.digest()[:6])], dtype=torch.int64, device=strategy.root_device)
+    return list(strategy.all_gather(own).flatten().tolist())
 
 
 def unpack(state: Tensor) -> dict[str, Any]:

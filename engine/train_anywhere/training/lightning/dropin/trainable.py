@@ -1,17 +1,15 @@
 """Which parameters are trainable, and which mode each layer is in."""
 
-import hashlib
 import json
 from typing import Any, cast
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from torch import nn
 from torch.optim import Optimizer
 
 from train_anywhere.errors import RanksDifferError, listed
-from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
+from train_anywhere.training.lightning.checkpoint.rank_state import gather, gather_checksums, unpack
 
 KEY = "trained"
 """Checkpoint key of this state."""
@@ -82,9 +80,7 @@ def check_trainable(trainer: pl.Trainer) -> None:
     strategy: Any = trainer.strategy
     if trainer.world_size > 1:
         own = read_flags(trainer)
-        digest = int.from_bytes(hashlib.sha256(json.dumps(own).encode()).digest()[:6])
-        numbers = torch.tensor([digest], dtype=torch.int64, device=strategy.root_device)
-        if len(set(strategy.all_gather(numbers).flatten().tolist())) > 1:
+        if len({*gather_checksums([json.dumps(own).encode()], trainer)}) > 1:
             _refuse_differences([unpack(packed) for packed in gather(own, trainer)], trainer.current_epoch)
     if hasattr(strategy, "update_trainable"):
         strategy.update_trainable()

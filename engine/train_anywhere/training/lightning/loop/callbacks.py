@@ -11,16 +11,16 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.trainer.states import TrainerFn
 
-from train_anywhere.config.schema import Config, Trainer
+from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Step
 from train_anywhere.runs.metrics_csv import CsvLog, prefix_reserved_names
 from train_anywhere.training.early_stopping import Patience, monitored_value
+from train_anywhere.training.lightning.checkpoint.rank_state import gather_checksums
 from train_anywhere.training.lightning.loop import steps
 from train_anywhere.training.lightning.loop.clock import Clock
-from train_anywhere.training.lightning.loop.course import Agreement, Course, TrainingCheck
+from train_anywhere.training.lightning.loop.course import Agreement, TrainingCheck
 from train_anywhere.training.lightning.loop.over_ranks import OverRanks, refuse_different_weights
 from train_anywhere.training.plan import is_multiple
-from train_anywhere.training.reporting.progress import Progress
 
 
 class MetricsCallback(pl.Callback):
@@ -39,18 +39,16 @@ class MetricsCallback(pl.Callback):
     def __init__(
         self,
         config: Config,
-        course: Course,
-        progress: Progress,
         agreement: Agreement,
         over_ranks: OverRanks | None = None,
         record: Callable[[Any], None] | None = None,
         opened: Callable[[pl.Trainer], None] | None = None,
     ) -> None:
         self.over_ranks, self._record, self._opened = over_ranks, record, opened
-        self.config, self.course, self.progress, self.agreement = config, course, progress, agreement
-        self.plan, self.check = course.plan, TrainingCheck()
-        self.heartbeat = progress.heartbeat
-        self.clock = Clock(progress.heartbeat, course.loaders_opened)
+        self.config, self.agreement, self.check = config, agreement, TrainingCheck()
+        self.course, self.progress = agreement.course, agreement.progress
+        self.plan, self.heartbeat = self.course.plan, self.progress.heartbeat
+        self.clock = Clock(self.heartbeat, self.course.loaders_opened)
         self.metrics: dict[str, float] = {}
         self.epoch_metrics: dict[str, float] = {}
         self._csv: CsvLog | None = None
@@ -169,7 +167,8 @@ class MetricsCallback(pl.Callback):
         self._start_evaluation(trainer)
 
     def before_validation(self, trainer: pl.Trainer) -> None:
-        """Note whether the epoch continues after a validation."""
+        """Note whether the epoch continues after a validation. A run that user code had ended resumes with its last one."""
+        trainer.should_stop |= self.course.stopped
         self.mid_epoch = not (steps.is_last_batch(trainer) or steps.is_stopping(trainer))
 
     def _start_evaluation(self, trainer: pl.Trainer) -> None:
@@ -178,26 +177,21 @@ class MetricsCallback(pl.Callback):
             self._opened(trainer)
         if self.over_ranks:
             counts: Any = trainer.num_test_batches if trainer.testing else trainer.num_val_batches
-            own = trainer.global_rank + 0.5 if math.inf in counts else float(hash(tuple(counts)) % 2**20)
-            numbers = torch.tensor([own, -own], device=trainer.strategy.root_device)
-            low, high = trainer.strategy.reduce(numbers, reduce_op="min").tolist()
-            self._even = low == -high
+            known = math.inf not in counts
+            checksums = gather_checksums([repr(counts).encode()], trainer)
+            self._even = known and len({*checksums}) == 1
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Let the ranks agree to stop."""
-        self._validated = True
+        self._validated = not trainer.sanity_checking
         self.agreement.update(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Collect the values that a module has logged during validation."""
-        self._collect(trainer, self._before)
+        """Collect the values that a module has logged during validation, unless it is the one before training."""
+        if not trainer.sanity_checking:
+            self._collect(trainer, self._before)
         self.heartbeat.enter("step", "data")
         self.clock.batch_over()
-
-    def on_sanity_check_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Forget the metrics of the validation batches before training."""
-        self.metrics, self.epoch_metrics, self._unlogged, self._validated = {}, {}, {}, False
-        self._known = {}
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write one row for the end of the epoch, and compare the weights of the ranks if due. Raises RanksDifferError."""
@@ -207,7 +201,7 @@ class MetricsCallback(pl.Callback):
             self.course.skips |= not trainer.should_stop and done.completed < done.ready
             every = self.config.monitor.compare_weights_every_n_epochs
             if is_multiple(steps.newest_epoch(trainer) + 1, every):
-                refuse_different_weights(pl_module, trainer.strategy)
+                refuse_different_weights(pl_module, trainer)
         self.validation_over(trainer, pl_module)
 
     def validation_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -301,10 +295,12 @@ class EarlyStop(EarlyStopping):
     Lightning calls an EarlyStopping after the hooks of an epoch that can log the metric. This one counts as the Keras runs do.
     """
 
-    def __init__(self, limits: Trainer, metrics: MetricsCallback) -> None:
-        self.limits, self.rule, self.metrics = limits, limits.early_stopping, metrics
-        patience, mode = max(1, self.rule.patience or 1), self.rule.mode or "min"
-        super().__init__(str(self.rule.monitor), self.rule.min_delta, patience, mode=mode)
+    def __init__(self, metrics: MetricsCallback) -> None:
+        self.metrics, self.limits = metrics, metrics.config.trainer
+        self.rule = rule = self.limits.early_stopping
+        super().__init__(
+            str(rule.monitor), rule.min_delta, max(1, rule.patience or 1), mode=rule.mode or "min"
+        )
         self.count, self._compared = Patience(), -1  # the step of the newest comparison
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

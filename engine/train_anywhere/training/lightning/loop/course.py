@@ -25,10 +25,11 @@ class Course:
     Attributes:
         steps_done: optimizer steps of the run so far. With several optimizers, Lightning's `global_step` adds up their steps.
         skips: whether a hook or step of the module has ended an epoch early, by -1 or StopIteration.
+        stopped: whether user code had ended the training that resumes, of the same length.
     """
 
     def __init__(self, plan: Plan, opened: Callable[[float], None] = lambda batches: None) -> None:
-        self.plan, self.steps_done, self.skips = plan, 0, False
+        self.plan, self.steps_done, self.skips, self.stopped = plan, 0, False, False
         self._ended = self._is_open = False
         self._opened = opened
 

@@ -1,18 +1,18 @@
 """Logged values over all ranks."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities.data import extract_batch_size
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from train_anywhere.errors import ConfigError, RanksDifferError, listed
+from train_anywhere.training.lightning.checkpoint.rank_state import gather_checksums
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 
 HASHES = 4
@@ -132,16 +132,18 @@ def _base(name: str) -> str:
     return name.removesuffix("_step").removesuffix("_epoch")
 
 
-def refuse_different_weights(module: nn.Module, strategy: Strategy) -> None:
-    """Raise RanksDifferError on all ranks if their weights differ. All ranks must call it."""
-    ranks = getattr(strategy, "world_size", 1)
-    if ranks == 1 or isinstance(strategy, FullyShardedStrategy):  # each rank has a part
-        return
-    digest = hashlib.sha256()
+def read_weights(module: nn.Module) -> Iterator[bytes]:
+    """Yield the bytes of each parameter."""
     for parameter in module.parameters():
-        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    own = torch.tensor([int.from_bytes(digest.digest()[:6])], dtype=torch.int64, device=strategy.root_device)
-    checksums = strategy.all_gather(own).flatten().tolist()
+        yield parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def refuse_different_weights(module: nn.Module, trainer: pl.Trainer) -> None:
+    """Raise RanksDifferError on all ranks if their weights differ. All ranks must call it."""
+    ranks = trainer.world_size
+    if ranks == 1 or isinstance(trainer.strategy, FullyShardedStrategy):  # each rank has a part
+        return
+    checksums = gather_checksums(read_weights(module), trainer)
     others = [str(rank) for rank, checksum in enumerate(checksums) if checksum != checksums[0]]
     if others:
         named = f"rank {others[0]}" if len(others) == 1 else f"ranks {listed(others)}"
