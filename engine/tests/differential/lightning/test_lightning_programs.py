@@ -38,6 +38,8 @@ DIFFERED = {
     510228: "the same CombinedLoader is loaded again at the start of an epoch",
     510250: "as 510122, on which the epoch's number depends",
     720064: "the validation loaders are opened again in each epoch",
+    9102: "a validation is stopped that follows should_stop",
+    12113: "a hook of a validation, whose loaders are opened late, reads reload_dataloaders_every_n_epochs",
     120080: "GradientAccumulationScheduler has changed the number of batches of a step",
 }
 """Programs whose resumed run has differed, by seed."""

@@ -11,7 +11,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from train_anywhere.data.torch.loader import EpochSampler
 from train_anywhere.job.rank_process import Stop
-from train_anywhere.training.lightning.dropin.user_data import opener, wrap
+from train_anywhere.training.lightning.dropin.user_data import read_batches, wrap
 from train_anywhere.training.lightning.strategies.choose import OneDevice
 from train_anywhere.training.lightning.strategies.hooks import RESTORED, RUNS, SharedBatches, shares_rows
 
@@ -69,7 +69,7 @@ def test_user_code_sees_its_loader(rows_of: Any) -> None:
 
 
 def test_a_batch_list_has_no_length_of_its_own() -> None:
-    stream = wrap(batches := iter([1, 2]), opener(batches))
+    stream = wrap(batches := iter([1, 2]), lambda: read_batches(batches))
     assert not hasattr(type(stream), "__len__") and [*stream] == [1, 2]
 
 

@@ -54,15 +54,6 @@ def skip_signal_exchange(trainer: pl.Trainer) -> None:
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
 
-@contextmanager
-def without_max_steps(trainer: pl.Trainer) -> Iterator[None]:
-    """Let Lightning count epochs: with `max_steps` it takes any loop for one that restarts in the middle of an epoch."""
-    loop = trainer.fit_loop.epoch_loop
-    most, loop.max_steps = loop.max_steps, -1
-    yield
-    loop.max_steps = most
-
-
 def forget_groups(mesh: Any) -> None:
     """Let a mesh forget its process groups: torch caches the mesh, and they must end before Python does."""
     with _feature("a process group of fsdp ends with Python"):

@@ -23,7 +23,6 @@ from train_anywhere.training.early_stopping import checkpoint_score
 from train_anywhere.training.lightning.checkpoint.contents import FILE, Buffers, Shards, keep_plain_values
 from train_anywhere.training.lightning.checkpoint.rank_state import SHOWN, RankState
 from train_anywhere.training.lightning.dropin.trainable import repeat_start_hooks
-from train_anywhere.training.lightning.dropin.user_data import set_epoch
 from train_anywhere.training.lightning.dropin.validated_weights import (
     ValidatedWeights,
     Weights,
@@ -35,7 +34,7 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
 from train_anywhere.training.lightning.dropin.visible import RunCheckpoints
 from train_anywhere.training.lightning.loop import steps
 from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
-from train_anywhere.training.lightning.private import logged_values, reopen_loaders, without_max_steps
+from train_anywhere.training.lightning.private import logged_values, reopen_loaders
 from train_anywhere.training.plan import is_multiple
 
 
@@ -45,7 +44,6 @@ class CheckpointCallback(pl.Callback):
     Attributes:
         start: the epoch and batch to start with.
         pending: whether a validation comes first, before or in which the run was stopped.
-        ended: whether user code had ended the training, in a run of the same length.
     """
 
     def __init__(self, writer: "StateWriter", metrics: MetricsCallback, seen: RunCheckpoints) -> None:
@@ -54,12 +52,11 @@ class CheckpointCallback(pl.Callback):
         self.writer, self.metrics, self.seen, self.agreement = writer, metrics, seen, metrics.agreement
         self.config, self.course, self.start = metrics.config, metrics.course, (0, 0)
         self.plan = metrics.plan
-        self.pending, self._validated, self.ended = False, True, False
-        self._loaded: dict[str, Any] = {}
-        self._continues = False  # whether the epoch continues after the checkpoint
+        self.pending, self._loaded = False, dict[str, Any]()
+        # of the checkpoint that is written: its validation is done, its epoch continues
+        self._validated, self._continues = True, False
         self._seen: int | None = None  # batches of the epoch at the newest `between_steps`
         self._opened = 0  # the epoch of which the validation loaders are
-        self._every: int | None = None  # epochs until the next ones, in a resumed run
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -78,44 +75,52 @@ class CheckpointCallback(pl.Callback):
         loop, self._loaded = trainer.fit_loop, checkpoint.get("callbacks", {})
         state = checkpoint["loops"]["fit_loop"]
         with random_states.preserve():  # a new run opens them after the validation loaders
-            self._every = every = trainer.reload_dataloaders_every_n_epochs
-            epoch = self.writer.newest.epoch
+            every, epoch = trainer.reload_dataloaders_every_n_epochs, self.writer.newest.epoch
             # the loaders are of this epoch
             loop.epoch_progress.current.completed = epoch - epoch % every if every else 0
             loop.setup_data()
             self.course.loaders_opened(trainer)
             self._restore_position(trainer, checkpoint, self.writer.newest)
-            with without_max_steps(trainer):
-                loop.load_state_dict(state)
-                for loader in steps.training_loaders(trainer):
-                    if isinstance(loader, BatchLoader):
-                        loader.sampler.start_at(*self.start)
-                    else:
-                        set_epoch(loader, self.start[0])
-                trainer.strategy.training_loaders.start_at(*self.start)
+            loop.load_state_dict(state)
+            for loader in steps.training_loaders(trainer):
+                if isinstance(loader, BatchLoader):
+                    loader.sampler.start_at(*self.start)
+            trainer.strategy.training_loaders.start_at(*self.start)
+            if self.start[1]:
                 reopen_loaders(trainer)
                 # Lightning counts a step after its validation
-                if self.start[1] and steps.validation_follows(trainer):
+                if steps.validation_follows(trainer):
                     state["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
                     loop.load_state_dict(state)
+            else:  # no epoch restarts: Lightning opens the loaders after its start hooks, as in a new run
+                loop.on_iteration_done()
+                loop.epoch_loop.restarting = False
             self._opened = checkpoint.get("validation_loaders", self.start[0])
-            if trainer.enable_validation:  # opened again when they would have been: that draws random numbers
-                current, stage = loop.epoch_progress.current, trainer.state.stage
-                now, current.completed = current.completed, self._opened
-                trainer.validating = True
-                loop.epoch_loop.val_loop.setup_data()
-                current.completed, trainer.state.stage = now, stage
+            if trainer.enable_validation:
+                self._open_validation_loaders(trainer)
+
+    def _open_validation_loaders(self, trainer: Any) -> None:
+        """Open the validation loaders, and again when an uninterrupted run would: that draws random numbers."""
+        current, stage = trainer.fit_loop.epoch_progress.current, trainer.state.stage
+        loop = trainer.fit_loop.epoch_loop.val_loop
+        now, current.completed = current.completed, self._opened
+        trainer.validating = True
+        loop.setup_data()
+        current.completed, trainer.state.stage = now, stage
+
+        def open_in_validation() -> None:
+            del loop.setup_data
+            trainer.reload_dataloaders_every_n_epochs = 1
+            loop.setup_data()
+            trainer.reload_dataloaders_every_n_epochs = 0
+
+        if self._opened < 0 and not trainer.reload_dataloaders_every_n_epochs:
+            loop.setup_data = open_in_validation
 
     def training_started(self, trainer: pl.Trainer) -> None:
         """Call the start hooks of an epoch in which the run resumes."""
         repeat_start_hooks(trainer, self._loaded)
         self._loaded, self._seen = {}, trainer.fit_loop.batch_idx + 1
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Open the loaders of the first epoch of a resumed run after the start hooks."""
-        loop = trainer.fit_loop
-        if loop.is_resuming and not loop.restarting and trainer.current_epoch > 0:
-            reopen_loaders(trainer)
 
     def _restore_position(
         self, trainer: pl.Trainer, checkpoint: dict[str, Any], saved: SavedCheckpoint
@@ -127,8 +132,8 @@ class CheckpointCallback(pl.Callback):
             ranks = 1.0  # its batches are the same on any number of ranks
         over = 0 <= trainer.max_steps <= checkpoint["global_step"]
         self.start = steps.resume_position(saved, self.plan, epochs or 0, ranks, waits_last, over)
-        self.ended = checkpoint.get("ended") == self.plan.total_steps
-        if self.ended and not (waits or checkpoint.get("continues")) and self.start[1]:
+        self.course.stopped = checkpoint.get("ended") == self.plan.total_steps
+        if self.course.stopped and not (waits or checkpoint.get("continues")) and self.start[1]:
             self.start = (self.start[0] + 1, 0)  # the epoch was over for all hooks
         epoch, batch, step = *self.start, self.course.steps_done
         last = batch > 0 and waits_last
@@ -145,12 +150,12 @@ class CheckpointCallback(pl.Callback):
         Raises ConfigError for a schedule that steps after the checkpoint, CheckpointError for an object that can't be saved.
         """
         every, later = trainer.reload_dataloaders_every_n_epochs, (trainer.check_val_every_n_epoch or 1) > 1
-        if self._every is None and later and (every or trainer.val_dataloaders is None):
+        if self.writer.newest is None and later and (every or trainer.val_dataloaders is None):
             self._opened = -(every or 1)  # Lightning opens them in the first validation
         # StochasticWeightAveraging adds one
         fast, settings = self.config.trainer.fast_dev_run, self.config.trainer
         trainer.fit_loop.max_epochs = 1 if fast else settings.max_epochs
-        if (self.agreement.timer.was_over or self.ended) and not self.pending:
+        if (self.agreement.timer.was_over or self.course.stopped) and not self.pending:
             self.course.end(trainer)
         watching = [c for c in trainer.lr_scheduler_configs if c.reduce_on_plateau and c.interval == "step"]
         if watching and pl_module.automatic_optimization:
@@ -183,9 +188,7 @@ class CheckpointCallback(pl.Callback):
             self.metrics.validation_over(trainer, trainer.lightning_module)
         if not steps.accumulates(trainer):  # a checkpoint does not hold accumulated gradients
             if self._is_due(trainer.current_epoch + 1 if validated else None):
-                self._continues = True
-                self._write_state(trainer, value=self._monitored_value() if validated else None)
-                self._continues = False
+                self._write_state(trainer, self._monitored_value() if validated else None, continues=True)
             self._raise_if_stopping()
         if validated:
             self.weights.forget()
@@ -198,23 +201,16 @@ class CheckpointCallback(pl.Callback):
 
     def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
         """Save or stop here if steps read the batches themselves."""
-        self._open_again(trainer, steps.validation_follows(trainer))
         over = steps.is_stopping(trainer) or steps.is_last_batch(trainer) or steps.are_over(trainer)
         if trainer.strategy.steps_read and not over and not steps.validation_follows(trainer):
             self.between_steps(trainer)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Follow when Lightning opens the validation loaders."""
-        self._open_again(trainer, False)
         every, epoch = trainer.reload_dataloaders_every_n_epochs, trainer.current_epoch
         self._opened = (
             epoch if self._opened < 0 or (every and epoch - self._opened >= every) else self._opened
         )
-
-    def _open_again(self, trainer: pl.Trainer, now: bool) -> None:
-        """Let Lightning open the validation loaders of a resumed run `now`, if no validation has done so before."""
-        if self._opened < 0 and self._every is not None:
-            trainer.reload_dataloaders_every_n_epochs = self._every or int(now)
 
     def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any) -> None:
         """Raise TrainingStopped if requested, unless hooks have swapped weights."""
@@ -257,13 +253,15 @@ class CheckpointCallback(pl.Callback):
             return None
         return checkpoint_score(self.metrics.monitored_metrics("checkpoint.monitor", monitor), monitor)
 
-    def _write_state(self, trainer: pl.Trainer, value: float | None, validated: bool = True) -> None:
+    def _write_state(
+        self, trainer: pl.Trainer, value: float | None, validated: bool = True, continues: bool = False
+    ) -> None:
         """Save a checkpoint, with the monitored value of exactly these weights."""
         step, epoch = self.course.steps_done, steps.newest_epoch(trainer)
         batch = trainer.fit_loop.batch_idx + 1
         if steps.is_last_batch(trainer) and validated:
             epoch, batch = epoch + 1, 0
-        start, self._validated = time.monotonic(), validated
+        start, self._validated, self._continues = time.monotonic(), validated, continues
         with self.metrics.heartbeat.within("checkpoint"):
             self.writer.wait()
             known, seconds = dict(self.metrics.metrics), self.agreement.timer.seconds

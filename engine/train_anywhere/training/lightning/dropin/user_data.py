@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,9 +14,8 @@ from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.errors import DataError, iterate_causes, user_error
 from train_anywhere.files.removal import print_once
 from train_anywhere.training.lightning.checkpoint.rank_state import of_loader, to_tensor
-from train_anywhere.training.lightning.loop.steps import is_last_batch, newest_epoch, takes_iterator
+from train_anywhere.training.lightning.loop.steps import is_last_batch, takes_iterator
 
-Call = Callable[[], None]
 Opens = Callable[[], Iterator[Any]]
 """A function that opens a loader and returns its batches."""
 
@@ -45,24 +45,12 @@ class Loader:
         return batches
 
 
-def opener(loader: Any, opened: Call = lambda: None, between: Call = lambda: None) -> Opens:
-    """Return a function that reads a loader from its first batch on.
-
-    `opened` is called before the loader is opened, `between` before each batch is read.
-    """
-
-    def read(batches: Iterator[Any]) -> Iterator[Any]:
-        while True:
-            between()
-            if not (batch := read_batch(batches)):
-                return
-            yield batch[0]
-
-    def opens() -> Iterator[Any]:
-        opened()
-        return read(iter(loader))
-
-    return opens
+def read_batches(batches: Iterator[Any], between: Callable[[], None] = lambda: None) -> Iterator[Any]:
+    """Yield the batches of an open loader, and call `between` before each one is read."""
+    between()
+    while batch := read_batch(batches):
+        yield batch[0]
+        between()
 
 
 def wrap(loader: Any, opens: Opens) -> Any:
@@ -113,11 +101,11 @@ class TrainingLoaders:
     def wrap(self, loader: Any, trainer: pl.Trainer) -> Any:
         """Return the loader that the Trainer reads. It may be one that was read before."""
         if isinstance(loader, BatchLoader):
-            return wrap(loader, opener(loader, between=self.between))
+            return wrap(loader, lambda: read_batches(iter(loader), self.between))
         if any(place.is_open for place in self.places):  # the Trainer loads them again
             self.before, self.places = {id(place.loader): place for place in self.places}, []
             for place in self.before.values():
-                place.is_open, place.saved = False, None
+                place.is_open, place.saved, place.at_start = False, None, None
         known = self.before.pop(id(loader), None)
         self.places.append(known or Place(loader, trainer, self))
         return wrap(loader, self.places[-1].open)
@@ -144,8 +132,7 @@ class TrainingLoaders:
     def training_started(self) -> None:
         """Restore the samplers and data sets as they were at the end of an epoch: start hooks of the next one may change them."""
         for place in self.places:
-            if place.saved and place.saved.get("over"):
-                place._set_attributes(place.saved["attributes"])
+            place._set_attributes(place.at_start)
 
 
 class Place:
@@ -159,23 +146,22 @@ class Place:
         self.loader, self.trainer, self.loaders = loader, trainer, loaders
         self.attributes = of_loader(loader, loaders.report if trainer.is_global_zero else lambda line: None)
         self.is_open, self.passed = False, True
+        # to restore: a position within an epoch, or the attributes between two epochs
         self.saved: dict[str, Any] | None = None
+        self.at_start: torch.Tensor | None = None
         self.opened: list[Any] | None = None
         self.first: list[Any] | None = None
         self.ahead: list[Any] | None = None
         # batches of this iterator, and of the epoch: CombinedLoader may open a short loader again
         self.served = self.total = 0
-        self._batches: Iterator[Any] | None = None
 
     def start_at(self, saved: dict[str, Any], epoch: int, batches: int) -> None:
         """Continue at a batch of an epoch, from the next time that the loader is opened."""
         if batches and not saved.get("over"):
-            place = {"epoch": epoch, "served": batches, "total": batches}
-            self.saved = place | saved
+            self.saved = {"epoch": epoch, "served": batches, "total": batches} | saved
+            self.passed = not saved.get("again")
         else:
-            attributes = saved.get("attributes")
-            self.saved = {"over": True, "epoch": epoch + (batches > 0), "attributes": attributes}
-        self.passed = not self.saved.get("again")
+            self.at_start = saved.get("attributes")
 
     def state(self) -> dict[str, Any]:
         """Return the position after the last batch trained."""
@@ -186,7 +172,6 @@ class Place:
         stateful = hasattr(self.loader, "state_dict") and hasattr(self.loader, "load_state_dict")
         return {
             "over": False,
-            "epoch": newest_epoch(self.trainer),
             "again": self.total > self.served,
             "opened": self.opened,
             "first": self.first,
@@ -205,31 +190,14 @@ class Place:
         if self.trainer.fit_loop.batch_idx < 0:
             self.total = 0
         self.is_open, self.served = True, 0
-        if saved and saved.get("over") and saved["epoch"] == self.trainer.current_epoch:
-            self._batches = None
-            return self._read_late(saved)
-        if saved is None or saved.get("over"):
+        with random_states.preserve() if saved else nullcontext():
+            if saved:
+                set_epoch(loader, saved["epoch"])
+                self._restore(saved.get("opened"))
+                if saved.get("state") is not None:
+                    loader.load_state_dict(saved["state"])
             self.opened = self._capture()
             return self._read(iter(loader), saved)
-        with random_states.preserve():
-            set_epoch(loader, saved["epoch"])
-            self._restore(saved.get("opened"))
-            if saved.get("state") is not None:
-                loader.load_state_dict(saved["state"])
-            self.opened = self._capture()
-            return self._read(iter(loader), saved)
-
-    def _open_late(self) -> None:
-        if self._batches is None:
-            self.opened = self._capture()
-            self._batches = iter(self.loader)
-
-    def _read_late(self, saved: dict[str, Any]) -> Iterator[Any]:
-        """Open the loaders of the epoch with which a run resumes when the first is read: all start hooks are over then."""
-        for place in self.loaders.places:
-            place._open_late()
-        assert self._batches is not None
-        yield from self._read(self._batches, saved)
 
     def _end(self) -> Iterator[Any]:
         """Yield nothing, once: CombinedLoader then opens a loader again that had ended before in this epoch."""
@@ -238,7 +206,7 @@ class Place:
 
     def _read(self, batches: Iterator[Any], saved: dict[str, Any] | None) -> Iterator[Any]:
         ahead = []
-        if saved is None or saved.get("over"):
+        if saved is None:
             self.first = self._capture()
         else:
             self.saved = None

@@ -9,7 +9,6 @@ import torch
 
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.training.lightning.loop.steps import accumulates
-from train_anywhere.training.lightning.private import without_max_steps
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 
 
@@ -145,9 +144,7 @@ class Clock(pl.Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note that the batches of an epoch are over."""
-        with without_max_steps(trainer):
-            # in a resumed epoch Lightning would not update schedules that watch a metric
-            trainer.fit_loop.restarting = False
+        trainer.fit_loop.on_iteration_done()  # in a resumed epoch Lightning would not update schedules that watch a metric
         self._is_over = True
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

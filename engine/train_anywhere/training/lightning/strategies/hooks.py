@@ -27,7 +27,7 @@ from train_anywhere.training.lightning.dropin.trainable import (
     set_flags,
     trainable_state,
 )
-from train_anywhere.training.lightning.dropin.user_data import TrainingLoaders, opener, unwrap, wrap
+from train_anywhere.training.lightning.dropin.user_data import TrainingLoaders, read_batches, unwrap, wrap
 from train_anywhere.training.lightning.dropin.validated_weights import (
     ValidatedWeights,
     with_training_weights,
@@ -93,14 +93,15 @@ class StrategyHooks(Strategy):
         if shares_rows(loader, self.world_size):
             loader = copy.copy(loader)  # a new one would need the arguments of the user's class
             vars(loader).update(batch_sampler=SharedBatches(loader, self.global_rank))
-        return wrap(loader, opener(loader, opened=self._open_evaluation))
+        return wrap(loader, lambda: self._open_evaluation(loader))
 
-    def _open_evaluation(self) -> None:
-        """Call `before_validation` of callbacks, when the first loader of a validation within `fit` is opened."""
+    def _open_evaluation(self, loader: Any) -> Iterator[Any]:
+        """Return the batches of a loader. The first one of a validation within `fit` calls `before_validation` of callbacks."""
         trainer = self.lightning_module.trainer
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking and not self.modes:
             self.modes = {name: layer.training for name, layer in self.lightning_module.named_modules()}
             self.call("before_validation")
+        return read_batches(iter(loader))
 
     def on_validation_end(self) -> None:
         """Forget the modes of the layers before the validation."""
