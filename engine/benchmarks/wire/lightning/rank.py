@@ -82,7 +82,7 @@ def with_trainer(config: Config, topology: Topology, flag: bool) -> None:
     optimizer = ConfiguredOptimizer(trainer, config, course, world_size)
     module = Classification(build_network(config, splits.facts), optimizer.make_optimizer)
     over_ranks = OverRanks(trainer, module, [])
-    metrics = MetricsCallback(config, course, progress, agreement, over_ranks)
+    metrics = MetricsCallback(config, agreement, over_ranks, None, None, lambda trainer: None)
     listen(trainer, [RunLogger("run", Path.cwd(), "")], metrics.receive)
     trainer.callbacks += [over_ranks, optimizer, metrics]
     trainer.fit(module, loader(config, topology))

@@ -29,6 +29,7 @@ from train_anywhere.files.node_disk import find_run_folder, rank_folder
 from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.metrics_csv import CsvLog
 from train_anywhere.runs.recorder import report_weights
 from train_anywhere.training.early_stopping import Timer
 from train_anywhere.training.event_files import EventFiles
@@ -48,7 +49,7 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
     user_hooks,
 )
 from train_anywhere.training.lightning.dropin.visible import RunCheckpoints, RunLogger, listen
-from train_anywhere.training.lightning.loaders import count_rows
+from train_anywhere.training.lightning.loaders import LOADERS, count_rows
 from train_anywhere.training.lightning.loop.callbacks import EarlyStop, MetricsCallback
 from train_anywhere.training.lightning.loop.course import Agreement
 from train_anywhere.training.lightning.loop.over_ranks import (
@@ -231,7 +232,13 @@ class LightningTraining(Setup):
         monitors = [config.checkpoint.monitor, config.trainer.early_stopping.monitor]
         over_ranks = OverRanks(trainer, self.module, monitors) if trainer.world_size > 1 else None
         record = (lambda batch: recorder.record_facts(describe_data(batch, facts))) if recorder else None
-        metrics = MetricsCallback(config, agreement, over_ranks, record, self._note_rows)
+        csv = None
+        if config.monitor.csv and self._writes:
+            csv = CsvLog(
+                process.run.metrics_csv, [f"{part}/{n}" for part in LOADERS for n in config.task.monitors]
+            )
+            csv.resume(self.course.steps_done)
+        metrics = MetricsCallback(config, agreement, over_ranks, csv, record, self._note_rows)
         metrics.metrics |= saved.metrics if saved else {}
         return metrics
 
@@ -269,15 +276,13 @@ class LightningTraining(Setup):
 
     def _add_loggers(self) -> None:
         """Add the loggers of the configuration, TensorBoard, and metrics.csv."""
-        config, run, step = self.config, self.process.run, self.course.steps_done
+        config, run = self.config, self.process.run
         loggers: list[Logger] = []
         if not config.trainer.fast_dev_run:
-            if config.monitor.csv and self._writes:
-                self.metrics.open_csv(run.metrics_csv, step)
             loggers += make_loggers(config, run, self.trainer.is_global_zero)
             if config.monitor.tensorboard:
                 # Lightning counts steps from 0
-                loggers.append(TensorBoard(EventFiles(run.tensorboard), step - 1))
+                loggers.append(TensorBoard(EventFiles(run.tensorboard), self.course.steps_done - 1))
         if config.monitor.csv and not loggers:
             loggers.append(RunLogger("run", run.path, run.id))
         listen(self.trainer, loggers, self.metrics.receive)

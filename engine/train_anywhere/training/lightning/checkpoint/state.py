@@ -208,9 +208,8 @@ class CheckpointCallback(pl.Callback):
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Follow when Lightning opens the validation loaders."""
         every, epoch = trainer.reload_dataloaders_every_n_epochs, trainer.current_epoch
-        self._opened = (
-            epoch if self._opened < 0 or (every and epoch - self._opened >= every) else self._opened
-        )
+        if self._opened < 0 or (every and epoch - self._opened >= every):
+            self._opened = epoch
 
     def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any) -> None:
         """Raise TrainingStopped if requested, unless hooks have swapped weights."""

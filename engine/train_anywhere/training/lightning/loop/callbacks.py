@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -40,18 +39,18 @@ class MetricsCallback(pl.Callback):
         self,
         config: Config,
         agreement: Agreement,
-        over_ranks: OverRanks | None = None,
-        record: Callable[[Any], None] | None = None,
-        opened: Callable[[pl.Trainer], None] | None = None,
+        over_ranks: OverRanks | None,
+        csv: CsvLog | None,
+        record: Callable[[Any], None] | None,
+        opened: Callable[[pl.Trainer], None],
     ) -> None:
-        self.over_ranks, self._record, self._opened = over_ranks, record, opened
+        self.over_ranks, self._csv, self._record, self._opened = over_ranks, csv, record, opened
         self.config, self.agreement, self.check = config, agreement, TrainingCheck()
         self.course, self.progress = agreement.course, agreement.progress
         self.plan, self.heartbeat = self.course.plan, self.progress.heartbeat
         self.clock = Clock(self.heartbeat, self.course.loaders_opened)
         self.metrics: dict[str, float] = {}
         self.epoch_metrics: dict[str, float] = {}
-        self._csv: CsvLog | None = None
         self._lr: Any = None
         self._unlogged: dict[str, float] = {}
         # values of callback_metrics before this evaluation, before this epoch, and the names of a checkpoint's old ones
@@ -59,12 +58,6 @@ class MetricsCallback(pl.Callback):
         self._known: dict[str, Any] = {}
         self._old: list[str] = []
         self._epoch_ending = self._even = False
-
-    def open_csv(self, path: Path, step: int) -> None:
-        """Write metrics.csv, after its rows up to `step`."""
-        known = [f"{part}/{name}" for part in ("train", "val", "test") for name in self.config.task.monitors]
-        self._csv = CsvLog(path, known)
-        self._csv.resume(step)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
         """Save the last learning rate, for an epoch that resumes with its validation, and which metrics are older than this epoch."""
@@ -173,8 +166,7 @@ class MetricsCallback(pl.Callback):
 
     def _start_evaluation(self, trainer: pl.Trainer) -> None:
         """Report the loaders of an evaluation, and compare its batches over the ranks: those of streams may differ."""
-        if self._opened:
-            self._opened(trainer)
+        self._opened(trainer)
         if self.over_ranks:
             counts: Any = trainer.num_test_batches if trainer.testing else trainer.num_val_batches
             known = math.inf not in counts
