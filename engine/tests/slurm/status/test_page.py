@@ -12,7 +12,7 @@ from train_anywhere.features.sampler import Gpu, columns
 from train_anywhere.runs.facts import RecordedCheckpoint, RecordedProgress
 from train_anywhere.runs.summary import duration
 from train_anywhere.slurm.scheduler.queue import PendingJob, query_queue
-from train_anywhere.slurm.status.gather import Report, differing_keys
+from train_anywhere.slurm.status.gather import Report, differing_keys, sweep_commands
 from train_anywhere.slurm.status.text_page import list_runs, page, sample_line
 
 PATH = Path("/shared/results/digits/20260101-000000-aaaa")
@@ -118,6 +118,18 @@ def test_members_of_a_sweep_have_columns_for_what_differs() -> None:
         "seed=20",
         "-",
     ]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "job", "command"),
+    [("slurm", "7_{}", "scontrol release 7_0,7_1"), ("pbs", "7[]_{}.pbs", "qrls '7[0].pbs' '7[1].pbs'")],
+)
+def test_held_members_of_a_sweep_are_released_by_their_scheduler(
+    scheduler: str, job: str, command: str
+) -> None:
+    held = PendingJob("JobHeldUser")
+    sweep = [replace(member(n, "pending"), jobs=(job.format(n),), pending=held) for n in range(2)]
+    assert sweep_commands("s", scheduler, sweep)[0] == command
 
 
 def test_who_may_still_train() -> None:

@@ -108,6 +108,13 @@ def differing_keys(reports: list[Report]) -> list[str]:
     return [key for key in keys if len({report.overrides.get(key) for report in reports}) > 1]
 
 
+def release_command(scheduler: str | None, held: Sequence[str]) -> tuple[str, ...]:
+    """Return the command that lets held jobs start. Empty if no job is held."""
+    if scheduler == "pbs" and held:
+        return (f"qrls {shlex.join(map(queue.native_id, held))}",)
+    return (f"scontrol release {','.join(held)}",) if held else ()
+
+
 def run_commands(run: RunEntry, state: str, alive: bool, waits: PendingJob | None = None) -> tuple[str, ...]:
     """Return the commands that fit the state of a run."""
     path, results = shlex.quote(display_path(run.folder.path)), run.folder.path.parent.parent
@@ -115,9 +122,8 @@ def run_commands(run: RunEntry, state: str, alive: bool, waits: PendingJob | Non
         return (jobs_command("cancel", run.folder.id, results),) if find_runs.find_process(run)[1] else ()
     if alive:
         shown = (jobs_command(verb, run.folder.id, results) for verb in ("logs -f", "cancel"))
-        release = "qrls" if run.scheduler == "pbs" else "scontrol release"
-        held = [run.job_ids[-1]] if waits and waits.is_held else []
-        return (*(f"{release} {shlex.quote(queue.native_id(job))}" for job in held), *shown)
+        held = run.job_ids[-1:] if waits and waits.is_held else ()
+        return (*release_command(run.scheduler, held), *shown)
     if state == "completed" and is_program(run.folder):
         return ()
     if state == "completed":
@@ -130,15 +136,14 @@ def run_commands(run: RunEntry, state: str, alive: bool, waits: PendingJob | Non
     return (*logs, jobs_command("resubmit", run.folder.id, results))
 
 
-def sweep_commands(sweep: str, reports: Sequence[Report]) -> tuple[str, ...]:
+def sweep_commands(sweep: str, scheduler: str | None, reports: Sequence[Report]) -> tuple[str, ...]:
     """Return the commands that fit the states of the members of a sweep."""
     results = reports[0].path.parent.parent
     alive = any(report.alive for report in reports)
     verbs = ["logs -f", "cancel"] if alive else ["best"]
     verbs += ["resubmit --failed"] if any(report.state in FAILED for report in reports) else []
-    held = ",".join(report.jobs[-1] for report in reports if report.pending and report.pending.is_held)
-    release = (f"scontrol release {held}",) if held else ()
-    return (*release, *(jobs_command(verb, sweep, results) for verb in verbs))
+    held = [report.jobs[-1] for report in reports if report.pending and report.pending.is_held]
+    return (*release_command(scheduler, held), *(jobs_command(verb, sweep, results) for verb in verbs))
 
 
 @dataclass(frozen=True)
@@ -187,7 +192,7 @@ def gather(found: Sequence[RunEntry], ended_too: bool = True, brief: bool = Fals
     gap = f"the end of jobs that left the queue is not known: {known.gap}" if known and known.gap else ""
     sweeps = {run.folder.id.rpartition("-")[0] for run in found}
     one_sweep = len(found) > 1 and len(sweeps) == 1 and found[0].member is not None
-    next_ = sweep_commands(sweeps.pop(), reports) if one_sweep else ()
+    next_ = sweep_commands(sweeps.pop(), found[0].scheduler, reports) if one_sweep else ()
     return RunReports(reports, next_, (gap,) if gap else (), tuple(trouble), code)
 
 
@@ -227,6 +232,7 @@ def make_report(
     if not alive:
         why = settle_state(run, state, info) or job_end.explain(run, end)
         why = why or job_end.explain_start_failure(run, info) or recorded_reason(info)
+        why = why or info.get("ended_by") or ""
     return replace(
         report,
         checkpoint=facts.find_checkpoint(run.folder),
@@ -234,7 +240,7 @@ def make_report(
         resumed=facts.resume_summary(run.folder, info, alive),
         logs=tuple(run.logs()),
         next=run_commands(run, state, alive, waits),
-        why=why or ("" if alive else info.get("ended_by") or ""),
+        why=why,
     )
 
 
