@@ -22,7 +22,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.features import serve
 from train_anywhere.monitor import heartbeat
-from train_anywhere.search.space import make_space
+from train_anywhere.search.loop import make_space
 from train_anywhere.slurm.script import units
 from train_anywhere.slurm.status import find_runs
 

@@ -13,7 +13,7 @@ from optuna.distributions import (
 )
 
 from train_anywhere.runs.study import Space
-from train_anywhere.search.space import make_space
+from train_anywhere.search.loop import make_space
 
 Read = Callable[..., Space]
 

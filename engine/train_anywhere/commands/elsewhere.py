@@ -37,6 +37,5 @@ def read_request(arguments: Sequence[str], *checks: Check) -> tuple[Config, list
         raise ConfigError(
             f"{' '.join(line.flags)}: this command takes key=value of one run only; see --help."
         )
-    words = [quote_value(word) for word in to_hydra_overrides(line.overrides)]
-    words = resolve_current(words) if "cluster=current" in words else words
+    words = resolve_current([quote_value(word) for word in to_hydra_overrides(line.overrides)])
     return load(compose(words), *checks), words

@@ -35,7 +35,7 @@ from train_anywhere.files import ROOT
 from train_anywhere.files.root import find_top, refuse_deleted_folder, resolve_as_typed
 from train_anywhere.launch.command import HELP, run_command
 from train_anywhere.launch.exits import leave
-from train_anywhere.plugins.launchers import list_members, print_sweep, refuse_without_optuna
+from train_anywhere.plugins.launchers import list_members, print_sweep
 from train_anywhere.runs.folder import open_run
 from train_anywhere.runs.reopen.resume import load_saved_overrides
 from train_anywhere.runs.summary import is_program
@@ -181,8 +181,7 @@ def main() -> int:
         problems += error.problems
     if problems:
         raise ConfigError(*problems)
-    typed = resolve_current(typed) if "cluster=current" in typed else typed
-    words = prepare_words([*saved, *typed], program.get("command", ()))
+    words = prepare_words([*saved, *resolve_current(typed)], program.get("command", ()))
     if sweep:
         return _sweep(words, search, program)
     tree = _compose(words, program)
@@ -212,7 +211,6 @@ def _sweep(words: Sequence[str], search: Sequence[str], program: Mapping[str, An
     one = [] if several else [str(o.input_line) for o in clusters]
     submits = several or compose(one)["cluster"].get("scheduler") != "none"
     if "hydra/sweeper=optuna" in search:
-        refuse_without_optuna()
         from train_anywhere.search.loop import search as run_search  # a sweep does not need Optuna
 
         given = parser.parse_overrides([word for word in search if word != "hydra/sweeper=optuna"])

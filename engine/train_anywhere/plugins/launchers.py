@@ -1,13 +1,12 @@
 """Hydra's launchers, which submit composed configurations or run them here, and its sweepers."""
 
-import itertools
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.plugins import Plugins
@@ -91,10 +90,11 @@ class SlurmLauncher(_Composer):
             SubmitError: has the scheduler's message; nothing was submitted and no folder stays.
         """
         from train_anywhere.errors import ConfigError
+        from train_anywhere.slurm.presets import resolve_current
         from train_anywhere.slurm.submission.prepare import start
         from train_anywhere.training.preflight import data_problems, refuse_unreadable
 
-        members = replace_current_cluster(self, job_overrides)
+        members = [resolve_current(member) for member in job_overrides]
         if self.wants_results and not self.config.wait:
             raise ConfigError(
                 "this sweeper decides by the results of the members, but a submission returns before they ran; "
@@ -142,21 +142,10 @@ def print_sweep(ended: "Sequence[FinishedMember]") -> None:
             sys.exit(code)
 
 
-def replace_current_cluster(launcher: _Composer, members: Sequence[Any]) -> Sequence[Any]:
-    """Return the members with `cluster=current` replaced by this machine's preset."""
-    if launcher.config.cluster.name != "current":
-        return members
-    from train_anywhere.slurm.presets import resolve_current
-
-    return [resolve_current([m])[0] if isinstance(m, str) else resolve_current(m) for m in members]
-
-
 def _make_job_return(words: Sequence[str], result: "float | Exception | None") -> JobReturn:
     """Return the result for a sweeper: a number, or an exception raised when it is read."""
-    failed = isinstance(result, Exception)
-    returned = JobReturn(overrides=words, status=JobStatus.FAILED if failed else JobStatus.COMPLETED)
-    returned.return_value = result
-    return returned
+    status = JobStatus.FAILED if isinstance(result, Exception) else JobStatus.COMPLETED
+    return JobReturn(overrides=words, status=status, _return_value=result)
 
 
 class ProductSweeper(ComposedSweeper):
@@ -179,14 +168,8 @@ def list_members(overrides: Sequence[Override]) -> list[list[str]]:
     sweeps = [o for o in overrides if o.is_sweep_override() and o.is_discrete_sweep()]
     if empty := [o for o in sweeps if not list(o.sweep_string_iterator())]:
         raise ConfigError(*(empty_sweep_problem(str(o.input_line)) for o in empty))
-    # the last value of a repeated key counts
-    by_key = {
-        (key := o.get_key_element()): [f"{key}={value}" for value in o.sweep_string_iterator()]
-        if o.is_sweep_override()
-        else [f"{key}={o.get_value_element_as_str()}"]
-        for o in overrides
-    }
-    return [list(member) for member in itertools.product(*by_key.values())]
+    [members] = BasicSweeper.split_arguments([*overrides], None)
+    return members
 
 
 class OptunaSweeper(ComposedSweeper):
@@ -205,19 +188,11 @@ class OptunaSweeper(ComposedSweeper):
                 f"hydra.sweeper.params={self.params} is not a search space; use hydra.sweeper.params={{seed:'range(1,9)'}}, or give keys "
                 "several values."
             )
-        refuse_without_optuna()
         from train_anywhere.search.loop import search
+        from train_anywhere.slurm.presets import resolve_current
         from train_anywhere.training.preflight import CHECKS
 
-        words = replace_current_cluster(launcher, [*(f"{k}={v}" for k, v in self.params.items()), *arguments])
-        overrides = OverridesParser.create(self.context.config_loader).parse_overrides([*words])
+        words = resolve_current([*(f"{k}={v}" for k, v in self.params.items()), *arguments])
+        overrides = OverridesParser.create(self.context.config_loader).parse_overrides(words)
         submits = isinstance(launcher, SlurmLauncher)
         search(overrides, self.options, lambda words: launcher.compose_members([words])[0], CHECKS, submits)
-
-
-def refuse_without_optuna() -> None:
-    """Raise ConfigError if Optuna is not installed."""
-    from train_anywhere.errors import ConfigError
-
-    if find_spec("optuna") is None:
-        raise ConfigError("hydra/sweeper=optuna needs Optuna: pip install optuna.")

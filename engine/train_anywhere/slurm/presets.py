@@ -15,7 +15,9 @@ from train_anywhere.files.removal import print_once
 
 
 def resolve_current(overrides: Sequence[str], hosts: Sequence[str] | None = None) -> list[str]:
-    """Return the overrides with the preset's name for `current`. Raises ConfigError unless one preset fits."""
+    """Return the overrides with the preset's name for `cluster=current`. Raises ConfigError unless one preset fits."""
+    if "cluster=current" not in overrides:
+        return [*overrides]
     hosts = hosts or [socket.gethostname(), socket.getfqdn()]
     known, broken = read_host_patterns()
     for sentence in broken:

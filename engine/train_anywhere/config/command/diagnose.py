@@ -106,7 +106,7 @@ def _all_problems(arguments: Sequence[str], sweep: bool, cached_compose: Compose
         if problem := _form_problem(text, override, sweep, SEARCH in arguments):
             problems.append(problem)
         elif override.is_sweep_override() and not override.is_discrete_sweep():
-            continue  # search/space.py checks an interval
+            continue  # search/loop.py checks an interval
         elif override.key_or_group in groups and override.package is None:
             found = [*_choice_problems(text, override, groups[override.key_or_group])]
             problems += found
