@@ -96,7 +96,6 @@ def submit_there(request: Mapping[str, Any]) -> int:
     """Start the command as it was typed on the host that `on` names; return its exit code. Raises what `run_once` raises."""
     from train_anywhere.remote.connection import read_host  # a submission here needs no ssh
     from train_anywhere.remote.remote_command import run_once
-    from train_anywhere.remote.sent_files import find_files
 
     host, program = read_host(request["keys"]["on"]), find_program(request)
     if program["copied"] != str(WORK) or program["folder"] != str(WORK):
@@ -107,7 +106,7 @@ def submit_there(request: Mapping[str, Any]) -> int:
     words += [word for word in request["typed"] if not word.startswith("hydra.launcher.on=")]
     if host.cluster and "cluster" not in request["keys"]:
         words.append(f"hydra.launcher.cluster={host.cluster}")
-    code = run_once(host, words, find_files())
+    code = run_once(host, words)
     if not code:
         print(f"On {host.name}: python -m train_anywhere status --on {host.name}", file=sys.stderr)
     return code
@@ -146,8 +145,7 @@ def job_values(request: Mapping[str, Any]) -> dict[str, Any]:
 def compose_job(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration of a job. Raises ConfigError for an unknown cluster or container."""
     words = [f"{group}={values[group]}" for group in ("cluster", "container") if values.get(group)]
-    words = resolve_current(words) if "cluster=current" in words else words
-    tree = compose_diagnosed([*words, *FIXED])
+    tree = compose_diagnosed([*resolve_current(words), *FIXED])
     for key, value in values.items():
         section, _, name = key.rpartition(".")
         if key not in ("cluster", "container"):

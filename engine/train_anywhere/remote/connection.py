@@ -83,10 +83,8 @@ class Host:
     def activation(self) -> list[str]:
         """Return lines of bash that load the modules and activate the conda environment."""
         lines = [f"module load {shlex.quote(name)}" for name in self.modules]
-        if self.conda:
-            lines.append(
-                f'source "$(conda info --base)/etc/profile.d/conda.sh" && conda activate {shlex.quote(self.conda)}'
-            )
+        script = '"$(conda info --base)/etc/profile.d/conda.sh"'
+        lines += [f"source {script} && conda activate {shlex.quote(self.conda)}"] if self.conda else []
         return [f"{line} || {refusal(f'`{line}` failed on {self.name}.')}" for line in lines]
 
 
@@ -134,21 +132,23 @@ class Connection:
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        settings = self._call(["ssh", "-G", host.ssh])
+        if settings.returncode:
+            why = " ".join(settings.stderr.split())
+            raise SubmitError(f"ssh can't read its configuration for {host.ssh}: {why}.")
         options = ["ConnectTimeout=20", "ServerAliveInterval=15", "ServerAliveCountMax=4", "LogLevel=ERROR"]
         options += ["ClearAllForwardings=yes", "RemoteCommand=none"]  # those of a user's own log-ins
-        process = _start(["ssh", "-G", host.ssh], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        settings, err = process.communicate()
-        if process.returncode:
-            why = " ".join(os.fsdecode(err).split())
-            raise SubmitError(f"ssh can't read its configuration for {host.ssh}: {why}.")
-        options += _sharing(settings)
-        self.has_proxy = bool(re.search(rb"^proxy(jump|command) (?!none)", settings, re.M))
+        options += _sharing(settings.stdout)
+        self.has_proxy = bool(re.search(r"^proxy(jump|command) (?!none)", settings.stdout, re.M))
         self.ssh = ["ssh", "-a", "-x", "-T", *(word for option in options for word in ("-o", option))]
 
     def run(self, script: str, tty: bool = False) -> int:
-        """Run a script of bash there with the streams of this process; return its exit code, or `LOST`."""
+        """Run a script of bash there with the streams of this process; return its exit code. Raises LostConnectionError."""
         command = [*self.ssh, *(["-t"] if tty else []), self.host.ssh, wrap(script)]
-        return _wait(_start(command, stdin=None if tty else subprocess.DEVNULL))
+        code = _wait(_start(command, stdin=None if tty else subprocess.DEVNULL))
+        if code == LOST:
+            raise LostConnectionError(f"the connection to {self.host.name} was lost.")
+        return code
 
     def capture(self, script: str, stdin: bytes = b"", login: bool = True) -> Answer:
         """Run a script of bash there, with the user's profile if `login`, and return what it prints.
@@ -156,7 +156,7 @@ class Connection:
         Raises LostConnectionError: the connection was lost. Raises SubmitError: the host can't be reached, or prints too much.
         """
         marked = f"echo {MARK}; echo {MARK} >&2\n{script}"
-        return self._captured([*self.ssh, self.host.ssh, wrap(marked, login)], stdin)
+        return self._reach([*self.ssh, self.host.ssh, wrap(marked, login)], stdin)
 
     def rsync(
         self, folder: str, options: Sequence[str], paths: tuple[str, str], stdin: bytes = b"", then: str = ""
@@ -171,7 +171,7 @@ class Connection:
         places = [f"there{path}" if path.startswith(":") else path for path in paths]
         start = f'exec {shlex.join([*self.ssh, self.host.ssh, there])} "$@"'
         words = ["rsync", *options, "-e", "sh -c 'eval \"$TRAIN_ANYWHERE_SSH\"'", *places]
-        done = self._captured(words, stdin, env={**os.environ, "TRAIN_ANYWHERE_SSH": start})
+        done = self._reach(words, stdin, env={**os.environ, "TRAIN_ANYWHERE_SSH": start})
         broken = (12, 30, 35)  # the stream broke, or a time-out
         if done.returncode in broken and not _meaning(REFUSALS, done.stderr):
             raise self._explain_lost(done.stderr)
@@ -182,7 +182,7 @@ class Connection:
 
     def rsync_protocol(self) -> int:
         """Return the version of the protocol of the rsync here."""
-        shown = re.search(r"protocol version (\d+)", self._captured(["rsync", "--version"], b"").stdout)
+        shown = re.search(r"protocol version (\d+)", self._call(["rsync", "--version"]).stdout)
         return int(shown[1]) if shown else 0
 
     def describe_failure(self, done: Answer, where: str) -> str:
@@ -195,16 +195,21 @@ class Connection:
     def _explain_lost(self, said: str) -> SubmitError:
         if self.has_proxy and "kex_exchange_identification" in said:  # only without sharing ssh shows why
             plain = ["ssh", "-o", "ControlPath=none", "-o", "ControlPersist=no", *self.ssh[1:]]
-            said += subprocess.run(
-                [*plain, self.host.ssh, "true"], stdin=subprocess.DEVNULL, capture_output=True, text=True
-            ).stderr
+            said += self._call([*plain, self.host.ssh, "true"]).stderr
         if found := _meaning(FAILURES, said):
             advice = found[0].format(ssh=self.host.ssh, name=self.host.name)
             return SubmitError(f"{self.host.name} ({self.host.ssh}): {advice} ssh: {found[1]}")
         last = ("", *filter(None, map(str.strip, said.splitlines())))[-1]
         return LostConnectionError(f"the connection to {self.host.name} was lost{last and f' ({last})'}.")
 
-    def _captured(self, command: Sequence[str], stdin: bytes, **options: Any) -> Answer:
+    def _reach(self, command: Sequence[str], stdin: bytes, **options: Any) -> Answer:
+        """Return what a command that connects to the host prints. Raises like `capture`."""
+        done = self._call(command, stdin, **options)
+        if done.returncode == LOST:
+            raise self._explain_lost(done.stderr)
+        return done
+
+    def _call(self, command: Sequence[str], stdin: bytes = b"", **options: Any) -> Answer:
         # files, not pipes: the process that keeps the connection open may inherit them
         with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
             given.write(stdin)
@@ -220,10 +225,7 @@ class Connection:
             err.seek(0)
             # above the mark is what the profile prints
             texts = (os.fsdecode(file.read()).rpartition(f"{MARK}\n")[2] for file in (out, err))
-            done = Answer(command, code, *texts)
-        if code == LOST:
-            raise self._explain_lost(done.stderr)
-        return done
+            return Answer(command, code, *texts)
 
 
 def wrap(script: str, login: bool = True) -> str:
@@ -273,13 +275,13 @@ def _start(command: Sequence[str], **streams: Any) -> "subprocess.Popen[bytes]":
         ) from None
 
 
-def _sharing(settings: bytes) -> list[str]:
+def _sharing(settings: str) -> list[str]:
     """Return options of ssh with which all calls share one log-in; none if the user's configuration has its own."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     folder = Path(runtime if os.path.isdir(runtime) else os.path.expanduser("~/.ssh")).absolute()
     # the longest name of a socket has 104 bytes with its end; %C has 40, and ssh adds 17 for a moment
     long = len(f"{folder}/ta-") + 40 + 18 > 104
-    if re.search(rb"^controlpath (?!none)", settings, re.M) or long or re.search(r"[\s%]", str(folder)):
+    if re.search(r"^controlpath (?!none)", settings, re.M) or long or re.search(r"[\s%]", str(folder)):
         return []
     try:
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -21,7 +21,7 @@ from train_anywhere.files import HAS_PROJECT, WORK
 from train_anywhere.files.terminal.printable import one_line, printable
 from train_anywhere.remote import connection as hosts
 from train_anywhere.remote import request_there
-from train_anywhere.remote.connection import LOST, Answer, Connection, Host, LostConnectionError, read_host
+from train_anywhere.remote.connection import Answer, Connection, Host, LostConnectionError, read_host
 from train_anywhere.remote.sent_files import SentFiles, find_files, remote_folder, transfer
 from train_anywhere.runs.reopen.trust import state_folder
 from train_anywhere.runs.summary import ON
@@ -62,11 +62,11 @@ def run_elsewhere(start: str, words: Sequence[str]) -> int | None:
         return None
     if len(named) > 1 or not named[0] or "," in named[0]:
         raise ConfigError(f"{' '.join(f'on={name}' for name in named)}: name one host, such as on=neuron.")
-    host, files = read_host(named[0]), find_files()
+    host = read_host(named[0])
     keys = {word.lstrip("+").partition("=")[0] for word in own}
     shows = program == "evaluate" or (program == "scaling" and len(own) == 1 and "=" not in own[0])
     preset = [f"cluster={host.cluster}"] if host.cluster and "cluster" not in keys and not shows else []
-    code = run_once(host, [*start.split(), *preset, *own, *words[end:]], files)
+    code = run_once(host, [*start.split(), *preset, *own, *words[end:]])
     if not code and "dry_run" not in keys and program not in ("evaluate", "fetch"):
         print(f"On {host.name}: python src/jobs.py --on {host.name} status, logs -f, cancel", file=sys.stderr)
     if code == REFUSED:
@@ -103,12 +103,13 @@ def _open_record(host: Host, command: Sequence[str]) -> Iterator[TextIO]:
             return
 
 
-def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int:
-    """Run a command there, at most once however often the connection is lost; return its exit code.
+def run_once(host: Host, command: Sequence[str], sends: bool = True) -> int:
+    """Send the project and run a command there, at most once however often the connection is lost; return its exit code.
 
     The id of the request stays here until its answer arrives, so that the same command typed again asks for that answer.
-    Without `files` nothing is sent before. Raises what `run_elsewhere` raises.
+    Without `sends` nothing is sent before. Raises what `run_elsewhere` raises.
     """
+    files = find_files() if sends else None
     tried, why, connection = False, "", Connection(host)
     with _open_record(host, command) as record:
         known = record.read()
@@ -123,19 +124,17 @@ def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int
                     print(request, end="", file=record, flush=True)
                 known, tried = request, True
                 code = connection.run(_script(host, folder, ["-Pc", START, request, *command], files))
-                why = f"the connection to {host.name} was lost."
+                record.truncate(0)
+                return code
             except SubmitError as error:
                 if not (tried or isinstance(error, LostConnectionError)):
                     raise
-                code, why = LOST, str(error)
+                why = str(error)
             except KeyboardInterrupt:
                 there = f"the command continues on {host.name}; type it again to see its answer."
                 raise SubmitInterrupted(
                     f"interrupted: {there if tried else 'nothing was submitted.'}"
                 ) from None
-            if code != LOST:
-                record.truncate(0)
-                return code
     if not tried:
         raise LostConnectionError(
             f"{why} Nothing was submitted: type the command again, or see what `ssh {host.ssh}` prints."
@@ -147,7 +146,7 @@ def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int
 
 def run_new(host: Host, command: Sequence[str]) -> Answer:
     """Send the project, make its environment with the progress shown here, and return what a command prints there."""
-    if code := run_once(host, ["-c", ""], find_files()):
+    if code := run_once(host, ["-c", ""]):
         raise SubmitError(
             f"the environment on {host.name} could not be made (exit code {code}); see the lines above."
         )
@@ -199,14 +198,14 @@ def run_verb(name: str, verb: str, words: Sequence[str]) -> int:
     """
     host = read_host(name)
     if verb == "resubmit":
-        return run_once(host, [*VERB, *words], None)
+        return run_once(host, [*VERB, *words], sends=False)
     connection = Connection(host)
     query(connection, ["-c", ""])
     follows = {"-f", "--follow"} & {*words} and sys.stdin.isatty() and sys.stdout.isatty()
-    code = connection.run(in_folder(host, [*VERB, *words]), verb in ("shell", "prune") or bool(follows))
-    if code == LOST:
-        raise SubmitError(f"the connection to {name} was lost; the run there is not affected.")
-    return code
+    try:
+        return connection.run(in_folder(host, [*VERB, *words]), verb in ("shell", "prune") or bool(follows))
+    except LostConnectionError:
+        raise SubmitError(f"the connection to {name} was lost; the run there is not affected.") from None
 
 
 def query(connection: Connection, words: Sequence[str]) -> str:

@@ -94,16 +94,16 @@ class SentFiles:
     commit: str
 
 
-def find_files(root: Path = WORK) -> SentFiles:
+def find_files() -> SentFiles:
     """Return the files that git tracks or does not ignore and those of configs/local, without keys, data and environments.
 
     Notes are printed about what is left out.
     """
     left_out: dict[str, str] = {}
-    known = provenance.read_state(root)
-    new, listed = list_names(root, root / "results", known, left_out, NOT_SENT)
-    local = (str(p.relative_to(root)) for p in (root / "configs" / "local").rglob("*") if p.is_file())
-    names = [one for name in dict.fromkeys([*listed, *local]) for one in _files_of(root, name, left_out)]
+    known = provenance.read_state(WORK)
+    new, listed = list_names(WORK, WORK / "results", known, left_out, NOT_SENT)
+    local = (str(p.relative_to(WORK)) for p in (WORK / "configs" / "local").rglob("*") if p.is_file())
+    names = [one for name in dict.fromkeys([*listed, *local]) for one in _files_of(WORK, name, left_out)]
     for why in dict.fromkeys(left_out.values()):
         these = [printable(name) for name in left_out if left_out[name] == why]
         more = f" and {len(these) - 4 * LISTED} more" if len(these) > 4 * LISTED else ""
