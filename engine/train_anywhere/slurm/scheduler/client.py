@@ -46,10 +46,6 @@ LOOKUP_PAUSES_S = (1.0, 4.0, 10.0)
 ANSWER_LOST = r"timed out|Zero Bytes were transmitted|controller \((send|receive)"
 """Errors of sbatch after which the job may still have been accepted, such as `Socket timed out on send/recv operation`."""
 
-INTERRUPT_NOTE = (
-    "Interrupted: waiting for the scheduler's answer to cancel what it accepts; Ctrl-C again stops at once."
-)
-
 
 def submit_script(
     scheduler: str, script: Path, after: str | None = None, members: str | None = None, ok: Sequence[str] = ()
@@ -218,7 +214,8 @@ def submit_chain(
     pressed; no job of the chain is queued. Raises UnclearError: a job is queued, or may be.
     """
     job_ids: list[str] = []
-    with delay_interrupt(INTERRUPT_NOTE) as interrupted:
+    note = "waiting for the scheduler's answer to cancel what it accepts"
+    with delay_interrupt(f"Interrupted: {note}; Ctrl-C again stops at once.") as interrupted:
         try:
             for _ in range(links):
                 after = job_ids[-1] if job_ids else None

@@ -274,14 +274,12 @@ def find_node_type(cluster: Cluster, devices: int, cpus: int = 0, mem: int = 0) 
 
 def _smallest(kinds: Iterable[NodeType]) -> NodeType:
     """Return the least that these kinds of nodes have, with the longest limit."""
-    smallest, *others = sorted(kinds, key=lambda n: (n.gpus, n.cpus or 0))
-    for n in others:
-        cpus = min((c for c in (smallest.cpus, n.cpus) if c), default=None)
-        mem = min((m for m in (smallest.mem, n.mem) if m), key=units.megabytes, default=None)
-        times = [t for t in (smallest.max_time, n.max_time) if t]
-        longest = max(times, key=units.seconds) if len(times) == 2 else None
-        smallest = replace(smallest, cpus=cpus, mem=mem, max_time=longest)
-    return smallest
+    known = sorted(kinds, key=lambda n: (n.gpus, n.cpus or 0))
+    cpus = min((n.cpus for n in known if n.cpus), default=None)
+    mem = min((n.mem for n in known if n.mem), key=units.megabytes, default=None)
+    times = [n.max_time for n in known if n.max_time]
+    longest = max(times, key=units.seconds) if len(times) == len(known) else None
+    return replace(known[0], cpus=cpus, mem=mem, max_time=longest)
 
 
 def _launch(config: Config, strategy: str, packed: int) -> str:

@@ -11,12 +11,7 @@ from train_anywhere.config.cluster import Cluster
 UNQUOTED = 60 * 60
 """From this number of minutes, a number is taken for an unquoted H:MM:SS, because YAML 1.1 reads 24:00:00 as 86400."""
 
-_FORMS = (
-    r"(?P<minutes>\d{1,8})",
-    r"(?P<minutes>\d{1,8}):(?P<seconds>\d{1,8})",
-    r"(?P<hours>\d{1,8}):(?P<minutes>\d{1,8}):(?P<seconds>\d{1,8})",
-    r"(?P<days>\d{1,4})-(?P<hours>\d{1,8})(:(?P<minutes>\d{1,8})(:(?P<seconds>\d{1,8}))?)?",
-)
+_TIME = r"(?:(\d{1,4})-)?(\d{1,8})(?::(\d{1,8}))?(?::(\d{1,8}))?"
 """Forms of a time limit: https://slurm.schedmd.com/sbatch.html, --time"""
 
 _SIZES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
@@ -40,11 +35,11 @@ def seconds(time: int | str) -> int:
             f"{time} is a number, and sbatch reads a number as minutes; YAML reads an unquoted {clock(time)} "
             f'as this number: write it with quotes, "{clock(time)}"; for {time} minutes write "{clock(time * 60)}".'
         )
-    for form in _FORMS:
-        if match := re.fullmatch(form, str(time), re.ASCII):
-            part = {k: int(v or 0) for k, v in match.groupdict().items()}
-            days, hours = part.get("days", 0), part.get("hours", 0)
-            return ((days * 24 + hours) * 60 + part.get("minutes", 0)) * 60 + part.get("seconds", 0)
+    if match := re.fullmatch(_TIME, str(time), re.ASCII):
+        days, *parts = [int(part or 0) for part in match.groups()]
+        # without days, one or two numbers are minutes and seconds
+        hours, minutes, rest = parts if match[1] or match[4] else (0, *parts[:2])
+        return ((days * 24 + hours) * 60 + minutes) * 60 + rest
     if str(time).upper() in ("UNLIMITED", "INFINITE"):
         raise ValueError(
             f"'{time}' is not a time limit; for no limit use cluster.time=0, and leave out other limits."

@@ -13,9 +13,6 @@ from train_anywhere.slurm.scheduler.client import QUEUE
 from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.status.find_runs import RunEntry
 
-KEY = "after"
-"""Key of run.json with the run or sweep that this one waits for."""
-
 ENDS = {
     "failed": "failed",
     "cancelled": "was cancelled",
@@ -85,10 +82,10 @@ def _last_job(run: RunEntry, known: queue.JobStates, scheduler: str) -> list[str
 
 def explain_cancel(run: RunEntry, info: Mapping[str, Any]) -> str:
     """Return which failed run kept a waiting job from starting. Empty if none did."""
-    if not info.get(KEY) or info.get(ATTEMPTS):
+    if not info.get("after") or info.get(ATTEMPTS):
         return ""
     with suppress(ProjectError):
-        runs = find_runs.find(str(info[KEY]), run.folder.path.parent.parent)
+        runs = find_runs.find(str(info["after"]), run.folder.path.parent.parent)
         found, known = find_runs.query_scheduler(runs)
         for other in found:
             state, _, its_own = find_runs.read_state(other, known)

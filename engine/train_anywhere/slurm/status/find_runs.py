@@ -148,21 +148,16 @@ def with_unrecorded_jobs(runs: Sequence[RunEntry], wait: bool = False) -> list[R
 
     Raises SchedulerError: Slurm does not answer.
     """
-    end = time.monotonic() + client.LOOKUP_PAUSES_S[-1]
+    longest = client.LOOKUP_PAUSES_S[-1]
+    end = time.monotonic() + (longest if wait else 0.0)
     while True:
         asked = any(run.unclear and run.scheduler == "slurm" for run in runs)
         jobs = queue.find_jobs() if asked else {}
         found = [_with_new_jobs(run, jobs) if run.unclear else run for run in runs]
-        if not wait or time.monotonic() > end:
-            return found
         # a submission that did not record its end may still reach Slurm's queue
-        if not any(
-            run.unclear
-            and run.scheduler == "slurm"
-            and not run.folder.read_info().get("submission")
-            and _record_age(run) < client.LOOKUP_PAUSES_S[-1]
-            for run in found
-        ):
+        pending = (run for run in found if run.unclear and run.scheduler == "slurm")
+        pending = (run for run in pending if not run.folder.read_info().get("submission"))
+        if time.monotonic() >= end or not any(_record_age(run) < longest for run in pending):
             return found
         time.sleep(1)
 

@@ -63,33 +63,24 @@ def comparison(title: str, reports: Sequence[Report]) -> dict[str, Any]:
     for key in (key for key in keys if best and not key.endswith("seed")):  # seeds are averaged
         known = [(r.overrides, r.progress.metrics.get(best_metric)) for r in reports]
         points = [(words[key], y) for words, y in known if key in words and y is not None]
-        over_keys += [drawn] if (drawn := metric_over_key(best_metric, key, points)) else []
+        over_keys += [figure] if (figure := metric_over_key(best_metric, key, points)) else []
+
+    def row(report: Report) -> list[str]:
+        values = [report.progress.metrics.get(name) for name in metrics]
+        numbers = ["-" if y is None else f"{y:.4g}" for y in values]
+        progress = ", ".join(progress_parts(report)) or "-"
+        words = [report.overrides.get(key, "-") for key in keys]
+        return [report.id.rpartition("-")[2], *words, *numbers, report.state or report.written, progress]
+
+    drawn = curves_by_metric(reports, keys)
+    shown = [name for name in drawn if len(drawn[name]) > 1 or len(reports) == 1]
     return {
         "title": title,
         "lead": f"A sweep of {len(reports)} runs, {sum((r.state or r.written) == 'completed' for r in reports)} completed."
         + (f" Bold: the best {best.metric}." if best else ""),
         "header": ["run", *keys, *metrics, "state", "progress"],
-        "rows": [
-            [
-                report.id.rpartition("-")[2],
-                *(report.overrides.get(key, "-") for key in keys),
-                *(
-                    "-" if (y := report.progress.metrics.get(name)) is None else f"{y:.4g}"
-                    for name in metrics
-                ),
-                report.state or report.written,
-                ", ".join(progress_parts(report)) or "-",
-            ]
-            for report in reports
-        ],
-        "figures": [
-            *over_keys,
-            *(
-                Figure(name, drawn, "optimizer step")
-                for name, drawn in curves_by_metric(reports, keys).items()
-                if len(drawn) > 1 or len(reports) == 1
-            ),
-        ],
+        "rows": [row(report) for report in reports],
+        "figures": [*over_keys, *(Figure(name, drawn[name], "optimizer step") for name in shown)],
         "links": [f"../{report.id}/{NAME}" if (report.path / NAME).is_file() else "" for report in reports],
         "best": next((n for n, report in enumerate(reports) if best and report.path == best.path), None),
     }

@@ -70,14 +70,11 @@ SECRET_TEXT = re.compile(
 HEAD, SMALL = 1024, 1 << 20
 """Bytes that are searched for `SECRET_TEXT`, of a file of at most so many."""
 
-SECRET_FOLDERS = (
-    *(pattern for pattern in SECRET_NAMES if pattern[0] == "."),
-    *("secret", "secrets", "credentials*", "creds", "passwords", "private-keys*"),
-)
-"""Patterns for folders: all files below such a folder are excluded."""
+SECRET_FOLDERS = ("secret", "secrets", "credentials*", "creds", "passwords", "private-keys*")
+"""Patterns for folders besides the hidden ones of `SECRET_NAMES`: all files below such a folder are excluded."""
 
 CODE = (".py", ".pyi")
-"""Suffixes of code: token.py is not a token. Code below a hidden folder of `SECRET_FOLDERS` is excluded too."""
+"""Suffixes of code: token.py is not a token. Code below a hidden folder of `SECRET_NAMES` is excluded too."""
 
 
 @dataclass(frozen=True)
@@ -289,9 +286,9 @@ def may_hold_secrets(name: str) -> bool:
 @cache
 def _secret_patterns() -> list[re.Pattern[str]]:
     """Return what matches hidden and other secret folders, and secret files by path and by name."""
-    hidden, others = [p for p in SECRET_FOLDERS if p[0] == "."], [p for p in SECRET_FOLDERS if p[0] != "."]
+    hidden = [p for p in SECRET_NAMES if p[0] == "."]
     paths, names = [p for p in SECRET_NAMES if "/" in p], [p for p in SECRET_NAMES if "/" not in p]
-    return [re.compile("|".join(map(translate, group))) for group in (hidden, others, paths, names)]
+    return [re.compile("|".join(map(translate, group))) for group in (hidden, SECRET_FOLDERS, paths, names)]
 
 
 def describe_special(mode: int) -> str:

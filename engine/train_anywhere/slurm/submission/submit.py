@@ -183,34 +183,31 @@ def resubmit(runs: Sequence[RunEntry], results: Path, trust: bool) -> str:
     Raises CheckpointError: a file of a run folder is a link. Raises SubmitError, SchedulerError: the nodes would not find a run
     folder, or the submission was refused, and the runs are unchanged. Raises UnclearError: a job may be queued.
     """
-    for submitted in runs:
-        refuse_links(submitted.folder)
-        if not os.access(submitted.folder.path, os.W_OK):
+    folders = [r.folder for r in runs]
+    for run in folders:
+        refuse_links(run)
+        if not os.access(run.path, os.W_OK):
+            raise SubmitError(f"the run folder {run.path} can't be written; nothing was submitted.")
+        disk = _cluster_key(run, "local_disk", "")
+        if is_lost(run.path, disk):  # such as the folder of an interactive job
             raise SubmitError(
-                f"the run folder {submitted.folder.path} can't be written; nothing was submitted."
-            )
-        path, disk = submitted.folder.path, _cluster_key(submitted.folder, "local_disk", "")
-        if is_lost(path, disk):  # such as the folder of an interactive job
-            raise SubmitError(
-                f"{path} is below cluster.local_disk={disk}, and each node has its own {disk}, where the job would not find it; move it "
-                f"to a folder that all nodes share, then use {resume_command(submitted.folder, path='FOLDER')}."
+                f"{run.path} is below cluster.local_disk={disk}, and each node has its own {disk}, where the job would not find it; "
+                f"move it to a folder that all nodes share, then use {resume_command(run, path='FOLDER')}."
             )
     script, kind = common_script(runs), str(runs[0].scheduler)
     refuse_foreign_script(script, trust)
-    _, ok = find_dependency(runs[0].folder.read_info().get("after"), kind, results)
-    folders = [r.folder for r in runs]
+    _, ok = find_dependency(folders[0].read_info().get("after"), kind, results)
+    text = script.read_text(errors="replace")
     tasks = [find_runs.array_task(r) for r in runs if r.member is not None]
+    limit = re.search(r"(?m)^#(?:SBATCH --array=|PBS -J ).*(%\d+)$", text) if len({*tasks}) > 1 else None
+    array = ranges({*tasks}) + (limit[1] if limit else "") if tasks else None
     with all_or_nothing(results, folders) as submission:
         for run in folders:
             run.update(state="queued", submission=None)
         submission.mark_written()
         links = _cluster_key(folders[0], "chain", 1)
-        limit = re.search(r"(?m)^#(?:SBATCH --array=|PBS -J ).*(%\d+)$", script.read_text(errors="replace"))
-        numbers = sorted({*tasks})
-        array = ranges(numbers) + (limit[1] if limit and len(numbers) > 1 else "") if numbers else None
         jobs = submit_recorded(kind, script, links, folders, tasks or None, array, ok)
-    notes = clean_environment.notes(script.read_text(errors="replace"))
-    print("".join(f"note: {note}\n" for note in notes), end="", flush=True)
+    print("".join(f"note: {note}\n" for note in clean_environment.notes(text)), end="", flush=True)
     return " -> ".join(jobs)
 
 
@@ -331,15 +328,10 @@ def format_submission(
     nodes = f"{job.nodes} node{'s' if job.nodes > 1 else ''}, {job.world_size} rank{'s' if job.world_size > 1 else ''}"
     array = f", an array of {len(job.array)}" if many else ""
     array += f" for {len(runs)} members" if job.pack > 1 else ""
-    rows = {
-        f"Submitted job {' -> '.join(job_ids)}": f"to {job.cluster.name}: {nodes}{array}",
-        "Run folder": folder if many else shlex.quote(folder),
-        "Log": display_path(Path(log)),
-        **({"GPU hours": describe_gpu_hours(job)} if gpu_hours(job)[0] else {}),
-        "Next": find_runs.jobs_command("status", name, results),
-        "": find_runs.jobs_command("logs -f", name, results),
-        " ": find_runs.jobs_command("cancel", name, results),
-    }
-    [(first, what), *rest] = rows.items()
-    lines = [f"{first} {what}"] + [f"{k + ':' if k.strip() else '':<13}{v}" for k, v in rest]
+    rows = [("Run folder:", folder if many else shlex.quote(folder)), ("Log:", display_path(Path(log)))]
+    rows += [("GPU hours:", describe_gpu_hours(job))] if gpu_hours(job)[0] else []
+    verbs = {"Next:": "status", "": "logs -f", " ": "cancel"}
+    rows += [(title, find_runs.jobs_command(verb, name, results)) for title, verb in verbs.items()]
+    lines = [f"Submitted job {' -> '.join(job_ids)} to {job.cluster.name}: {nodes}{array}"]
+    lines += [f"{title:<13}{text}" for title, text in rows]
     return fit("\n".join(lines + [f"note: {n}" for n in notes]), terminal_width(), 13)
