@@ -18,7 +18,6 @@ from train_anywhere.config.paths import expand, is_node_only, make_absolute, res
 from train_anywhere.distributed.packages import cpu_build, framework_problem, horovod_problem
 from train_anywhere.files import ROOT
 from train_anywhere.slurm.rules.job_rules import Request
-from train_anywhere.slurm.script.job import Job
 
 TEMPORARY = "/tmp"
 """The folder that is private to each node, if `cluster.local_disk` is a variable of the job."""
@@ -168,7 +167,8 @@ def _needed(request: Request) -> Iterator[tuple[str, Path, str]]:
             yield "the run of init=", Path(c.init.run), ""
         if c.cluster.cache:
             yield "the cache of weights", Path(c.cluster.cache), "cluster.cache=FOLDER"
-    own = next((f for f in _folders_of_python(job) if _on_disk(f, c.cluster.local_disk)), None)
+    submitting = Path(job.supervisor).parents[1]  # the environment of this process
+    own = next((f for f in (submitting, Path(sys.base_prefix)) if _on_disk(f, c.cluster.local_disk)), None)
     other = c.cluster.conda or c.cluster.venv or c.cluster.setup
     if own and (c.container.name != "none" or other):
         yield "the Python that submits", own, ""  # it also supervises the job
@@ -182,12 +182,7 @@ def _needed(request: Request) -> Iterator[tuple[str, Path, str]]:
         if os.path.isdir(make_absolute(folder)):
             yield f"cluster.{key}", make_absolute(folder), f"cluster.{key}=FOLDER"
     if not c.cluster.venv and not c.cluster.conda:
-        yield "the Python environment", own or _folders_of_python(job)[0], "cluster.venv=FOLDER"
-
-
-def _folders_of_python(job: Job) -> tuple[Path, Path]:
-    """Return the folders of the environment that submits, and of its Python."""
-    return Path(job.supervisor).parents[1], Path(sys.base_prefix)
+        yield "the Python environment", own or submitting, "cluster.venv=FOLDER"
 
 
 def packages(request: Request) -> Iterator[str]:

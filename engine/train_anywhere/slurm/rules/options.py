@@ -9,8 +9,7 @@ from pathlib import Path
 from train_anywhere.distributed.layout import support
 from train_anywhere.errors import ConfigError
 from train_anywhere.slurm.rules.job_rules import Request
-from train_anywhere.slurm.script import render
-from train_anywhere.slurm.script.render import OPTIONS, OWN_PBS, SHORT
+from train_anywhere.slurm.script.render import OPTIONS, OWN_PBS, SHORT, check_outline, find_template
 
 
 def outline(request: Request) -> Iterator[str]:
@@ -18,13 +17,13 @@ def outline(request: Request) -> Iterator[str]:
     c = request.job.cluster
     name, use_extra = f"{c.scheduler}.sh.j2", "use cluster.extra, " if c.scheduler == "pbs" else ""
     try:
-        text = render.check_outline(name)
+        text = check_outline(name)
     except ConfigError as error:
         yield from error.problems
         return
     for included in re.findall(r'include "([^"]+)"', text):
         with suppress(OSError):  # rendering reports it
-            text += render.find_template(included).read_text(errors="replace")
+            text += find_template(included).read_text(errors="replace")
     if request.job.gpus and c.gpu_type and c.gpu_request == "none":
         yield (
             f"cluster.gpu_type={c.gpu_type} would be ignored, because with cluster.gpu_request=none no option requests GPUs; "

@@ -62,8 +62,6 @@ def submit_script(
     while True:
         try:
             return _submit(command, script)
-        except _UnreachableError as error:
-            why: SubmitError = error
         except UnclearError as error:
             if scheduler != "slurm" or error.exit_code == INTERRUPTED:
                 raise
@@ -72,15 +70,15 @@ def submit_script(
                 return job
             if job is None or not lost or time.monotonic() > end:
                 raise
+            why: SubmitError = error
+        except SubmitError as error:
+            if not re.search(NOT_REACHED, str(error)):
+                raise
             why = error
         if time.monotonic() > end:
             raise SubmitError(f"{why} Type the command again when `{QUEUE[scheduler]}` answers.")
         print(f"{why} Trying again ...", file=sys.stderr, flush=True)
         time.sleep(PAUSE_S)
-
-
-class _UnreachableError(SubmitError):
-    """The scheduler did not receive the submission."""
 
 
 def _find_accepted_job(
@@ -118,10 +116,9 @@ def _submit(command: Sequence[str], script: Path) -> str:
     failed = f"{name} failed with {programs.describe_exit(answer)}."
     if answer.code < 0 or re.search(ANSWER_LOST, answer.err):
         raise UnclearError(failed)
-    if answer.code and re.search(NOT_REACHED, answer.err):
-        raise _UnreachableError(failed)
     if answer.code:
-        raise SubmitError(f"{name} refused the job: {answer.message}" if answer.message else failed)
+        refused = answer.message and not re.search(NOT_REACHED, answer.err)
+        raise SubmitError(f"{name} refused the job: {answer.message}" if refused else failed)
     match = re.match(r"\s*([0-9]+(\[\])?)(?![\w])", answer.out.strip().rpartition("\n")[2])
     if not match:
         raise UnclearError(f"{name} answered {answer.message[:80]!a}, which has no job id in it.")

@@ -13,7 +13,7 @@ from pathlib import Path
 from train_anywhere.config.checks.strategy_table import LAUNCHERS
 from train_anywhere.config.checks.targets import global_batch
 from train_anywhere.config.cluster import SIGNAL_S, Cluster, Container, NodeType
-from train_anywhere.config.schema import Config, Paths
+from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import Layout, plan_layout, support
 from train_anywhere.errors import ConfigError
 from train_anywhere.features import Features
@@ -35,6 +35,7 @@ class Job:
         mem: memory per node in MiB, 0 for all of it, None for the scheduler's default.
         launch: one of `LAUNCHERS`.
         python: the interpreter of the ranks, as written in the script.
+        mounts: folders that the container has at the same paths, so that all paths stay valid.
         run: the run folder; for an array, without the "-<member>" at the end.
         members: numbers of the members of an array; None for a single job.
         batch: samples in one batch over all ranks; 0 if each rank has its own.
@@ -176,7 +177,8 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
     node, cpus, mem = _fit_node(c, layout, packed)
     limits = [seconds for limit in (c.time, c.time_min) if limit and (seconds := units.seconds(limit))]
     warning = min([SIGNAL_S, *(max(1, seconds // 2) for seconds in limits)])
-    gpus = config.trainer.accelerator != "cpu"
+    gpus, inside = config.trainer.accelerator != "cpu", config.container.name != "none"
+    folders = [folder for folder in (config.paths.data, c.cache) if folder and os.path.isdir(folder)]
     cluster = clean_environment.fill_account(clean_environment.apply_shell_options(c), gpus)
     return Job(
         name=config.name,
@@ -191,7 +193,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         python=interpreter(config.container, c),
         run=run,
         code=code,
-        mounts=_mounts(config.container, config.paths, config.cluster.cache),
+        mounts=(config.paths.results, *folders, *config.container.mounts) if inside else (),
         members=tuple(members) if members is not None else None,
         batch=global_batch(config),
         framework="program" if config.program else config.framework,
@@ -316,14 +318,6 @@ def interpreter(container: Container, cluster: Cluster) -> str:
     if container.name != "none":
         return container.python
     return "python" if cluster.conda or cluster.venv else str(restore_links(Path(sys.executable)))
-
-
-def _mounts(container: Container, paths: Paths, cache: str | None) -> tuple[str, ...]:
-    """Return the folders to mount, at the same paths inside, so that all paths stay valid."""
-    if container.name == "none":
-        return ()
-    others = [folder for folder in (paths.data, cache) if folder and os.path.isdir(folder)]
-    return (paths.results, *others, *container.mounts)
 
 
 def count_gpus(job: Job) -> int:

@@ -12,7 +12,6 @@ from train_anywhere.config.schema import Checkpoint
 from train_anywhere.errors import CheckpointError, SubmitError
 from train_anywhere.files import HAS_PROJECT
 from train_anywhere.runs import facts
-from train_anywhere.runs.facts import best_value, metric_values
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import typed_overrides
 from train_anywhere.runs.summary import is_program, train_command
@@ -70,7 +69,7 @@ def measure(
     way = mode or next(modes, None)
     if way not in ("min", "max"):
         raise SubmitError(f"whether a low or a high {name} is better is not known; add --mode min or max.")
-    measured = {path: curve for path in watched if (curve := metric_values(RunDir(path), name))}
+    measured = {path: curve for path in watched if (curve := facts.metric_values(RunDir(path), name))}
     if not measured:
         raise SubmitError(f"none of these {len(found)} runs has measured {name} yet.")
     if all(value != value for curve in measured.values() for _, value in curve):
@@ -113,7 +112,7 @@ def watched_metric(run: RunDir, info: Mapping[str, Any]) -> tuple[str | None, st
 def best_so_far(run: RunDir, info: Mapping[str, Any]) -> tuple[str, float] | None:
     """Return the metric that a run monitors and its best value. None if it has none."""
     metric, mode = watched_metric(run, info)
-    value = best_value(run, metric, mode) if metric and mode in ("min", "max") else None
+    value = facts.best_value(run, metric, mode) if metric and mode in ("min", "max") else None
     return None if value is None or metric is None else (metric, value)
 
 
@@ -123,4 +122,4 @@ def sweep_result(run: RunDir, checkpoint: Checkpoint) -> float | SubmitError | N
     if state != "completed":
         return SubmitError(f"{run.id} is {state}, not completed: it has no result; look at its log.")
     metric, mode = checkpoint.monitor, checkpoint.mode
-    return best_value(run, metric, mode) if metric and mode else None
+    return facts.best_value(run, metric, mode) if metric and mode else None

@@ -11,7 +11,6 @@ from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.scheduler.client import QUEUE
 from train_anywhere.slurm.status import find_runs
-from train_anywhere.slurm.status.find_runs import RunEntry
 
 ENDS = {
     "failed": "failed",
@@ -53,7 +52,7 @@ def find_dependency(after: str | None, scheduler: str, results: Path) -> tuple[s
     return str(path), tuple(job_ids)
 
 
-def _last_job(run: RunEntry, known: queue.JobStates, scheduler: str) -> list[str]:
+def _last_job(run: find_runs.RunEntry, known: queue.JobStates, scheduler: str) -> list[str]:
     """Return a list with the job that completes the run. Empty if it is complete."""
     name = f"after={display_path(run.folder.path)}"
     if run.trouble:
@@ -80,7 +79,7 @@ def _last_job(run: RunEntry, known: queue.JobStates, scheduler: str) -> list[str
     return living[-1:]  # the last of a chain
 
 
-def explain_cancel(run: RunEntry, info: Mapping[str, Any]) -> str:
+def explain_cancel(run: find_runs.RunEntry, info: Mapping[str, Any]) -> str:
     """Return which failed run kept a waiting job from starting. Empty if none did."""
     if not info.get("after") or info.get(ATTEMPTS):
         return ""
@@ -99,7 +98,7 @@ def explain_cancel(run: RunEntry, info: Mapping[str, Any]) -> str:
     return ""
 
 
-def settle_state(run: RunEntry, state: str, info: Mapping[str, Any]) -> str:
+def settle_state(run: find_runs.RunEntry, state: str, info: Mapping[str, Any]) -> str:
     """Return why a run never started, and record it as cancelled in run.json."""
     because = ""
     if state == "cancelled" and info.get("why"):  # a trial that was stopped

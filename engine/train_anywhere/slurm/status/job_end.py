@@ -13,7 +13,6 @@ from train_anywhere.errors import SchedulerError
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.runs.folder import ATTEMPTS
 from train_anywhere.slurm.scheduler import queue
-from train_anywhere.slurm.scheduler.queue import JobStates
 from train_anywhere.slurm.status.find_runs import RunEntry
 
 MOST_ASKED = 20
@@ -64,7 +63,7 @@ def query_ends(job_ids: Sequence[str]) -> dict[str, JobEnd]:
     """Return how jobs ended, from slurmctld, else from the accounting. Raises SchedulerError."""
     facts = queue.query_job_fields(job_ids, "JobState", "Reason", "ExitCode")
     found = {job: JobEnd(*values) for job, values in facts.items()}
-    if missing := JobStates(dict.fromkeys(found, "")).missing(job_ids):
+    if missing := queue.JobStates(dict.fromkeys(found, "")).missing(job_ids):
         command = [*queue.SACCT, "--format=JobID,State,Reason,ExitCode", queue.jobs_option(missing)]
         with suppress(SchedulerError):
             rows = re.findall(r"(?m)^(\d[^|]*)\|(\w+)[^|]*\|([^|]*)\|(\d+:\d+)$", programs.query(command, ""))
@@ -72,7 +71,7 @@ def query_ends(job_ids: Sequence[str]) -> dict[str, JobEnd]:
     return found
 
 
-def query_newest_ends(found: Sequence[RunEntry], known: JobStates) -> dict[str, JobEnd]:
+def query_newest_ends(found: Sequence[RunEntry], known: queue.JobStates) -> dict[str, JobEnd]:
     """Return how the newest jobs that failed ended. Nothing if Slurm does not answer."""
     jobs = [run.job_ids[-1] for run in found if run.scheduler == "slurm" and run.job_ids]
     ended = [job for job in jobs if not known.active([job])]

@@ -13,7 +13,6 @@ from train_anywhere.errors import SchedulerError, SubmitError, listed
 from train_anywhere.runs import lock
 from train_anywhere.runs.attempts import JOB_VARIABLES, STARTED, running_job
 from train_anywhere.slurm.scheduler import queue
-from train_anywhere.slurm.scheduler.queue import JOB_ID
 from train_anywhere.slurm.script.job import Job, devices_per_node
 
 
@@ -57,7 +56,7 @@ def current_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | 
         )
     # each job of this project has at least one of these
     of_project = any(name in environ for name in ("TRAIN_JOB", "TRAIN_HOSTS", STARTED))
-    several = of_project or _number(environ, "SLURM_STEP_NUM_TASKS") > 1
+    several = of_project or sum(_numbers(environ, "SLURM_STEP_NUM_TASKS")) > 1
     if here.refusal and (several or not runs):
         raise SubmitError(here.refusal)
     if runs is None:
@@ -86,12 +85,12 @@ def find_allocation(environ: Mapping[str, str], batch: bool | None = None) -> Al
     job_id = running_job(environ)
     if not job_id:
         return None
-    if not re.fullmatch(JOB_ID, job_id):
+    if not re.fullmatch(queue.JOB_ID, job_id):
         name = next(v for v in JOB_VARIABLES if environ.get(v))
         raise SubmitError(
             f"{name}={job_id!a} is not a job id: this shell is not in an allocation; unset {name}, or log in again."
         )
-    several = "TRAIN_HOSTS" in environ or _number(environ, "SLURM_STEP_NUM_TASKS") > 1
+    several = "TRAIN_HOSTS" in environ or sum(_numbers(environ, "SLURM_STEP_NUM_TASKS")) > 1
     if batch is None:
         # only if the scheduler does not answer: a profile may set ENVIRONMENT too
         batch = environ.get("ENVIRONMENT") == "BATCH" or environ.get("PBS_ENVIRONMENT") == "PBS_BATCH"
@@ -102,7 +101,7 @@ def find_allocation(environ: Mapping[str, str], batch: bool | None = None) -> Al
         )
         return Allocation(job_id, refusal=refusal)
     cpus = _numbers(environ, "SLURM_JOB_CPUS_PER_NODE", r"([0-9]{1,9})(?:\(x[0-9]+\))?")  # 8(x2),4
-    nodes, hosts = _number(environ, "SLURM_JOB_NUM_NODES"), environ.get("SLURM_JOB_NODELIST", "")
+    nodes, hosts = sum(_numbers(environ, "SLURM_JOB_NUM_NODES")), environ.get("SLURM_JOB_NODELIST", "")
     names = ("SLURM_GPUS_PER_NODE", "SLURM_GPUS", "SLURM_GPUS_ON_NODE")
     name = next((n for n in names if environ.get(n)), names[0])
     gpus = sum(_numbers(environ, name, r"(?:[^:,]+:)*([0-9]{1,9})"))  # a100:4
@@ -111,11 +110,7 @@ def find_allocation(environ: Mapping[str, str], batch: bool | None = None) -> Al
     return Allocation(job_id, nodes, min(cpus), gpus, hosts)
 
 
-def _number(environ: Mapping[str, str], name: str) -> int:
-    return _numbers(environ, name, "([0-9]{1,9})")[0]
-
-
-def _numbers(environ: Mapping[str, str], name: str, form: str) -> list[int]:
+def _numbers(environ: Mapping[str, str], name: str, form: str = "([0-9]{1,9})") -> list[int]:
     """Return the numbers in the comma-separated parts of a variable, [0] without it. Raises SubmitError."""
     parts = [re.fullmatch(form, part) for part in (environ.get(name) or "0").split(",")]
     if not all(parts):

@@ -31,14 +31,12 @@ from train_anywhere.slurm import rules
 from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.rules.local_rules import is_lost
 from train_anywhere.slurm.scheduler import client
-from train_anywhere.slurm.scheduler.client import submit_chain
 from train_anywhere.slurm.scheduler.queue import poll_active
 from train_anywhere.slurm.script import clean_environment, render, units
 from train_anywhere.slurm.script.job import Job, count_gpus, describe_gpu_hours, gpu_hours
 from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.status.best import sweep_result
 from train_anywhere.slurm.status.dependency import find_dependency
-from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.submission import snapshot
 from train_anywhere.slurm.submission.rollback import Submission, all_or_nothing, read_content
 
@@ -161,10 +159,10 @@ def submit_recorded(
 ) -> list[str]:
     """Submit a chain of jobs, record them in the run folders, and return the job ids.
 
-    Raises the errors of `submit_chain`. After an UnclearError, the folders record that a job may be queued.
+    Raises the errors of `client.submit_chain`. After an UnclearError, the folders record that a job may be queued.
     """
     try:
-        return submit_chain(kind, script, links, partial(record_job, runs, members), array, ok)
+        return client.submit_chain(kind, script, links, partial(record_job, runs, members), array, ok)
     except UnclearError as error:
         if not error.job_lost:
             record_job(runs, None, "")
@@ -175,7 +173,7 @@ def submit_recorded(
         raise error.add_sentence(f"The run folder is kept: {folder}") from None
 
 
-def resubmit(runs: Sequence[RunEntry], results: Path, trust: bool) -> str:
+def resubmit(runs: Sequence[find_runs.RunEntry], results: Path, trust: bool) -> str:
     """Submit a run, or members of one sweep, again, and return the job ids.
 
     `trust` accepts a script that this user has not submitted from its folder.
@@ -218,7 +216,7 @@ def _cluster_key(run: RunDir, key: str, otherwise: Any) -> Any:
     return otherwise
 
 
-def common_script(runs: Sequence[RunEntry]) -> Path:
+def common_script(runs: Sequence[find_runs.RunEntry]) -> Path:
     """Return the batch script that all runs share. Raises SubmitError without one, or if a run was moved."""
     for run in runs:
         if run.script is None:
