@@ -8,7 +8,8 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -145,9 +146,9 @@ class Connection:
     def run(self, script: str, tty: bool = False) -> int:
         """Run a script of bash there with the streams of this process; return its exit code. Raises LostConnectionError."""
         command = [*self.ssh, *(["-t"] if tty else []), self.host.ssh, wrap(script)]
-        code = _wait(_start(command, stdin=None if tty else subprocess.DEVNULL))
+        code = self._execute(command, stdin=None if tty else subprocess.DEVNULL)
         if code == LOST:
-            raise LostConnectionError(f"the connection to {self.host.name} was lost.")
+            raise self._explain_lost("")
         return code
 
     def capture(self, script: str, stdin: bytes = b"", login: bool = True) -> Answer:
@@ -214,18 +215,35 @@ class Connection:
         with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
             given.write(stdin)
             given.seek(0)
-            try:
-                process = _start(command, stdin=given, stdout=out, stderr=err, **options)
-                code = _wait(process, lambda: os.fstat(out.fileno()).st_size > MOST_BYTES)
-            except subprocess.TimeoutExpired:
-                raise SubmitError(
-                    f"{self.host.name} did not answer: it printed more than {MOST_BYTES >> 20} MiB."
-                ) from None
+            code = self._execute(command, stdin=given, stdout=out, stderr=err, **options)
             out.seek(0)
             err.seek(0)
             # above the mark is what the profile prints
             texts = (os.fsdecode(file.read()).rpartition(f"{MARK}\n")[2] for file in (out, err))
             return Answer(command, code, *texts)
+
+    def _execute(self, command: Sequence[str], **streams: Any) -> int:
+        """Run a process, which does not outlive this call; return its exit code. Raises SubmitError, also if it prints too much."""
+        try:
+            process = subprocess.Popen(command, **streams)
+        except FileNotFoundError:
+            raise SubmitError(
+                f"{command[0]} is not installed here: install openssh-client and rsync with your system's packages."
+            ) from None
+        except OSError as error:  # such as too many arguments
+            raise SubmitError(
+                f"{command[0]} can't be started: {error.strerror}; nothing was submitted."
+            ) from None
+        try:
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    return process.wait(1.0)
+                if (out := streams.get("stdout")) and os.fstat(out.fileno()).st_size > MOST_BYTES:
+                    size = f"{MOST_BYTES >> 20} MiB"
+                    raise SubmitError(f"{self.host.name} did not answer: it printed more than {size}.")
+        except BaseException:
+            process.kill()
+            raise
 
 
 def wrap(script: str, login: bool = True) -> str:
@@ -246,33 +264,6 @@ def _meaning(known: dict[str, str], text: str) -> tuple[str, str] | None:
             if re.search(pattern, line, re.IGNORECASE):
                 return meaning, line.strip().removeprefix("ssh: ")
     return None
-
-
-def _wait(process: "subprocess.Popen[bytes]", is_over: Callable[[], bool] = lambda: False) -> int:
-    """Wait for a process, which does not outlive this call; return its exit code. Raises TimeoutExpired when `is_over`."""
-    try:
-        while True:
-            try:
-                return process.wait(1.0)
-            except subprocess.TimeoutExpired:
-                if is_over():
-                    raise
-    except BaseException:
-        process.kill()
-        raise
-
-
-def _start(command: Sequence[str], **streams: Any) -> "subprocess.Popen[bytes]":
-    try:
-        return subprocess.Popen(command, **streams)
-    except FileNotFoundError:
-        raise SubmitError(
-            f"{command[0]} is not installed here: install openssh-client and rsync with your system's packages."
-        ) from None
-    except OSError as error:  # such as too many arguments
-        raise SubmitError(
-            f"{command[0]} can't be started: {error.strerror}; nothing was submitted."
-        ) from None
 
 
 def _sharing(settings: str) -> list[str]:
