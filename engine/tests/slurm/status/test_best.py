@@ -5,7 +5,8 @@ import pytest
 
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import SubmitError
-from train_anywhere.slurm.status.best import best_value, find_best, rerun_command, sweep_result
+from train_anywhere.runs.facts import best_value
+from train_anywhere.slurm.status.best import find_best, rerun_command, sweep_result
 from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
 
 Make = Callable[..., RunEntry]
