@@ -42,7 +42,6 @@ class CheckpointCallback(pl.Callback):
     """Saves every few epochs, steps or seconds, at the end, and at an agreed stop.
 
     Attributes:
-        start: the epoch and batch to start with.
         pending: whether a validation comes first, before or in which the run was stopped.
     """
 
@@ -50,8 +49,7 @@ class CheckpointCallback(pl.Callback):
         self.weights = ValidatedWeights()
         self.rank_state = RankState(metrics.config.seed, metrics.course, metrics.progress.report)
         self.writer, self.metrics, self.seen, self.agreement = writer, metrics, seen, metrics.agreement
-        self.config, self.course, self.start = metrics.config, metrics.course, (0, 0)
-        self.plan = metrics.plan
+        self.config, self.course, self.plan = metrics.config, metrics.course, metrics.plan
         self.pending, self._loaded = False, dict[str, Any]()
         # of the checkpoint that is written: its validation is done, its epoch continues
         self._validated, self._continues = True, False
@@ -80,13 +78,13 @@ class CheckpointCallback(pl.Callback):
             loop.epoch_progress.current.completed = epoch - epoch % every if every else 0
             loop.setup_data()
             self.course.loaders_opened(trainer)
-            self._restore_position(trainer, checkpoint, self.writer.newest)
+            start = self._restore_position(trainer, checkpoint, self.writer.newest)
             loop.load_state_dict(state)
             for loader in steps.training_loaders(trainer):
                 if isinstance(loader, BatchLoader):
-                    loader.sampler.start_at(*self.start)
-            trainer.strategy.training_loaders.start_at(*self.start)
-            if self.start[1]:
+                    loader.sampler.start_at(*start)
+            trainer.strategy.training_loaders.start_at(*start)
+            if start[1]:
                 reopen_loaders(trainer)
                 # Lightning counts a step after its validation
                 if steps.validation_follows(trainer):
@@ -95,27 +93,22 @@ class CheckpointCallback(pl.Callback):
             else:  # no epoch restarts: Lightning opens the loaders after its start hooks, as in a new run
                 loop.on_iteration_done()
                 loop.epoch_loop.restarting = False
-            self._opened = checkpoint.get("validation_loaders", self.start[0])
+            self._opened = checkpoint.get("validation_loaders", start[0])
             if trainer.enable_validation:
                 self._open_validation_loaders(trainer)
 
     def _open_validation_loaders(self, trainer: Any) -> None:
-        """Open the validation loaders, and again when an uninterrupted run would: that draws random numbers."""
-        current, stage = trainer.fit_loop.epoch_progress.current, trainer.state.stage
+        """Open the validation loaders when an uninterrupted run would: that draws random numbers."""
         loop = trainer.fit_loop.epoch_loop.val_loop
+        if self._opened < 0 and not trainer.reload_dataloaders_every_n_epochs:
+            opens = loop.setup_data  # Lightning also calls it at the start of an epoch with a validation
+            loop.setup_data = lambda: opens() if self._seen is not None or trainer.sanity_checking else None
+            return
+        current, stage = trainer.fit_loop.epoch_progress.current, trainer.state.stage
         now, current.completed = current.completed, self._opened
         trainer.validating = True
         loop.setup_data()
         current.completed, trainer.state.stage = now, stage
-
-        def open_in_validation() -> None:
-            del loop.setup_data
-            trainer.reload_dataloaders_every_n_epochs = 1
-            loop.setup_data()
-            trainer.reload_dataloaders_every_n_epochs = 0
-
-        if self._opened < 0 and not trainer.reload_dataloaders_every_n_epochs:
-            loop.setup_data = open_in_validation
 
     def training_started(self, trainer: pl.Trainer) -> None:
         """Call the start hooks of an epoch in which the run resumes."""
@@ -124,25 +117,27 @@ class CheckpointCallback(pl.Callback):
 
     def _restore_position(
         self, trainer: pl.Trainer, checkpoint: dict[str, Any], saved: SavedCheckpoint
-    ) -> None:
+    ) -> tuple[int, int]:
+        """Set Lightning's counters in the checkpoint. Return the epoch and batch to start with."""
         waits = bool(checkpoint.get("validation_pending"))
         waits_last = waits and checkpoint["last_batch"]
         ranks, epochs = len(checkpoint["rank_states"]) / trainer.world_size, trainer.fit_loop.max_epochs
         if all(isinstance(loader, BatchLoader) for loader in steps.training_loaders(trainer)):
             ranks = 1.0  # its batches are the same on any number of ranks
         over = 0 <= trainer.max_steps <= checkpoint["global_step"]
-        self.start = steps.resume_position(saved, self.plan, epochs or 0, ranks, waits_last, over)
+        epoch, batch = steps.resume_position(saved, self.plan, epochs or 0, ranks, waits_last, over)
         self.course.stopped = checkpoint.get("ended") == self.plan.total_steps
-        if self.course.stopped and not (waits or checkpoint.get("continues")) and self.start[1]:
-            self.start = (self.start[0] + 1, 0)  # the epoch was over for all hooks
-        epoch, batch, step = *self.start, self.course.steps_done
+        if self.course.stopped and not (waits or checkpoint.get("continues")) and batch:
+            epoch, batch = epoch + 1, 0  # the epoch was over for all hooks
         last = batch > 0 and waits_last
-        self.pending = last or (waits and self.start == (saved.epoch, saved.batch))
+        self.pending = last or (waits and (epoch, batch) == (saved.epoch, saved.batch))
         if any(isinstance(callback, ModelPruning) for callback in trainer.callbacks):
             self.metrics.progress.note(
                 "ModelPruning: a checkpoint has the pruned weights without their masks, so a resumed run starts the pruning again."
             )
-        steps.set_loop_counters(checkpoint["loops"]["fit_loop"], epoch, batch, last, step, self.pending)
+        counters, done = checkpoint["loops"]["fit_loop"], self.course.steps_done
+        steps.set_loop_counters(counters, epoch, batch, last, done, self.pending)
+        return epoch, batch
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check before the first step that checkpoints can hold the state.
