@@ -17,7 +17,7 @@ from train_anywhere.errors import STOPPED, DataError, LostRankError, ProjectErro
 from train_anywhere.files import ROOT
 from train_anywhere.launch import failure
 from train_anywhere.launch.failure import report_failure, save_traceback, wait_for_cause, watch_threads
-from train_anywhere.runs.attempts import CAUSE, append_debug, claim_first
+from train_anywhere.runs.attempts import CAUSE, append_debug, claim_first, read_claim
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import describe_error, display_path
 from train_anywhere.testing.plugin import FRAMEWORKS
@@ -158,6 +158,11 @@ def test_one_of_several_is_the_first_of_its_start(run: RunDir, monkeypatch: pyte
         monkeypatch.setenv("TRAIN_STARTED", start)
         assert [claim_first(run, "ValueError-1", f"rank {n}") for n in (2, 0, 2)] == ["rank 2"] * 3
     assert claim_first(run, "ValueError-2", "rank 0") == "rank 0"
+
+
+def test_a_cause_that_names_a_file_whose_name_is_not_utf_8(run: RunDir) -> None:
+    claim_first(run, CAUSE, "rank 1: no file a\udcff")
+    assert read_claim(run, CAUSE) == r"rank 1: no file a\udcff"
 
 
 class Writer(threading.Thread):

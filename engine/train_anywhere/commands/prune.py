@@ -15,7 +15,7 @@ from train_anywhere.runs.folder import RunDir, delete, point_latest, sweep_folde
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.scheduler.client import QUEUE
-from train_anywhere.slurm.status.find_runs import RunEntry, find_all, query_scheduler, recorded_state
+from train_anywhere.slurm.status.find_runs import RunEntry, find_all, query_scheduler
 from train_anywhere.slurm.status.gather import Report
 
 
@@ -66,7 +66,7 @@ def runs_in_use(paths: Sequence[Path]) -> dict[Path, str]:
     pairs = [
         (path, run)
         for run in entries
-        if run.scheduler and recorded_state(run.folder) in ("queued", "running")
+        if run.scheduler and run.folder.read_state() in ("queued", "running")
         for text in [read_text(run.folder.config)]
         for path in paths
         if path != run.folder.path and str(path) in text

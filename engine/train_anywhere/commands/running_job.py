@@ -64,7 +64,7 @@ def cancel(run: RunEntry) -> str:
     ending, info = queue.cancel(run.scheduler or "", living) if living else {}, run.folder.read_info()
     # the job that members share is cancelled with the first of them
     if info.get("state") == "queued" and (living or info.get("pack")):
-        run.folder.update_or_defer(info, state="cancelled")
+        run.folder.update_or_defer(state="cancelled")
     if not living:
         return f"{run.folder.id} has no queued or running job."
     return f"{run.folder.id}: cancelled job {listed(living)}{', which is ending' if ending else ''}."

@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from io import FileIO
+from io import BufferedWriter
 from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
 from train_anywhere.files.atomic import make_folder, open_file, read_json, read_text, try_read, write_atomic
-from train_anywhere.runs.folder import ATTEMPTS, RunDir, is_attempt, now
+from train_anywhere.runs.folder import ATTEMPT, ATTEMPTS, RunDir, fits, now
 
 STEPS, TIMES = "steps", "times.json"
 """Files in the run folder and in RUN/monitor/, rewritten every few seconds, with the optimizer steps done and the seconds in each section:
@@ -104,12 +104,18 @@ def extend_newest(
     return [*attempts[:-1], *(with_times(run, {**newest, **fields}) for newest in attempts[-1:])]
 
 
+def record_failure(run: RunDir, reason: str, **fields: Any) -> None:
+    """Record in run.json that the newest attempt failed, with more `fields` of it. Raises OSError, CheckpointError."""
+    attempts = extend_newest(run, ended_by="failed", reason=reason, **fields)
+    run.update(state="failed", ended=now(), **{ATTEMPTS: attempts})
+
+
 def with_times(run: RunDir, attempt: Mapping[str, Any]) -> dict[str, Any]:
     """Return the newest attempt with the times that were recorded while it ran."""
     times = read_json(run.monitor / TIMES)
     with suppress(TypeError, KeyError):
         known = {**attempt, "until": times["until"], "seconds": times["seconds"]}
-        if times["until"] >= attempt["started"] and "seconds" not in attempt and is_attempt(known):
+        if times["until"] >= attempt["started"] and "seconds" not in attempt and fits(known, ATTEMPT):
             return known
     return {**attempt}
 
@@ -191,11 +197,13 @@ def append_debug(run: RunDir, writer: str, text: str) -> Path | None:
     file = run.debug / f"{launch_id()}-{writer}.txt"
     with suppress(OSError):
         make_folder(run.debug)
-        _append(open_file(file, "ab"), content)
+        with BufferedWriter(open_file(file, "ab")) as log:
+            log.write(content)
         return file
     with suppress(OSError):
         number, name = tempfile.mkstemp(".txt", f"debug-{run.id}-{writer}-")
-        _append(FileIO(number, "ab"), content)
+        with open(number, "wb") as log:
+            log.write(content)
         return Path(name)
     return None
 
@@ -206,7 +214,8 @@ def claim_first(run: RunDir, what: str, writer: str) -> str:
     with suppress(OSError):
         make_folder(run.debug)
         try:
-            _append(FileIO(file, "x"), f"{writer}\n".encode())
+            with open(file, "x", encoding="utf-8", errors="backslashreplace") as claimed:
+                claimed.write(f"{writer}\n")
         except FileExistsError:
             return read_text(file).strip() or "another one"
     return writer
@@ -227,10 +236,3 @@ def launch_id(environ: Mapping[str, str] = os.environ) -> str:
     """Return a name for this launch, equal in all ranks, such as `12-1795392794`."""
     number = environ.get(STARTED) or environ.get("MASTER_PORT") or os.getpid()
     return f"{running_job(environ) or 'local'}-{number}"
-
-
-def _append(file: FileIO, content: bytes) -> None:
-    """Write all of `content` to an open file and close it. Raises OSError."""
-    with file:
-        while content:
-            content = content[file.write(content) :]

@@ -144,10 +144,9 @@ def read_overrides(run: RunDir) -> dict[str, str]:
 
 def read_config(run: RunDir) -> dict[str, Any]:
     """Return config.yaml as it is written. Empty if it can't be read."""
-    content: object = None
-    with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
-        content = load_yaml(read_text(run.config))
-    return content if isinstance(content, dict) else {}
+    with suppress(OSError, ValueError, TypeError, RecursionError, yaml.YAMLError):
+        return dict(load_yaml(read_text(run.config)))
+    return {}
 
 
 def metric_values(run: RunDir, metric: str) -> list[tuple[int, float]]:

@@ -50,11 +50,6 @@ ATTEMPT: dict[Check, str] = {
 """The same of each attempt."""
 
 
-def is_attempt(content: object) -> bool:
-    """Return whether `content` can be an attempt."""
-    return fits(content, ATTEMPT)
-
-
 def fits(content: object, kinds: Mapping[Check, str]) -> bool:
     """Return whether `content` is a JSON object, and the value of each known key passes its check or is missing."""
     pairs = ((check, key) for check, keys in kinds.items() for key in keys.split())
@@ -101,21 +96,26 @@ class RunDir:
             raise CheckpointError(f"{self.info_file} is damaged (not UTF-8); {REMEDY}") from error
         return parse_info(text, self.path) | self._deferred
 
-    def update(self, known: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
-        """Merge `fields` into run.json. `known` is the result of a `read_info` just before, if any.
+    def read_state(self) -> str | None:
+        """Return the state in run.json. None if it has none, or is damaged, which the ranks report."""
+        with suppress(CheckpointError):
+            return self.read_info().get("state")
+        return None
+
+    def update(self, **fields: Any) -> None:
+        """Merge `fields` into run.json.
 
         Only one process may call this at a time: rank 0, the submission, or the supervisor after the ranks.
         """
         with _writing:
-            before = self.read_info() if known is None else known
-            write_atomic(self.info_file, dumps({"format": FORMAT, **before, **fields}))
+            write_atomic(self.info_file, dumps({"format": FORMAT, **self.read_info(), **fields}))
             self._deferred = {}
 
-    def update_or_defer(self, known: Mapping[str, Any] | None = None, /, **fields: Any) -> bool:
+    def update_or_defer(self, **fields: Any) -> bool:
         """Call `update`. If run.json can't be written, keep the fields and return False."""
         with _writing:
             try:
-                self.update(known, **fields)
+                self.update(**fields)
                 return True
             except OSError as error:
                 self._deferred |= fields
@@ -145,7 +145,7 @@ def parse_info(text: str, folder: Path | str) -> dict[str, Any]:
     except ValueError as error:
         raise CheckpointError(f"{folder}/run.json is damaged (no JSON); {REMEDY}") from error
     listed = content.get(ATTEMPTS, []) if fits(content, INFO) else None
-    if not isinstance(listed, list) or not all(map(is_attempt, listed)):
+    if not isinstance(listed, list) or not all(fits(attempt, ATTEMPT) for attempt in listed):
         raise CheckpointError(f"{folder}/run.json is not what this project writes there; {REMEDY}")
     _refuse_other_format(folder, content)
     return dict(content)

@@ -11,7 +11,7 @@ from typing import Any
 from train_anywhere.distributed.network.addresses import node_name
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.atomic import dumps, loads, read_text, write_atomic, write_with_folder
+from train_anywhere.files.atomic import dumps, loads, read_json, read_text, write_atomic, write_with_folder
 from train_anywhere.runs import attempts as records
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
 
@@ -48,7 +48,6 @@ class RunRecorder:
         with suppress(KeyError, ValueError, OverflowError, OSError):
             attempt["allocated"] = records.iso_from_unix(environ[records.STARTED])
         run.update_or_defer(
-            info,
             state="running",
             world_size=world_size,
             hosts=attempt["hosts"],
@@ -67,23 +66,20 @@ class RunRecorder:
     def record_note(self, line: str) -> None:
         """Add a line to the report of the run. It stays when the run is resumed."""
         with suppress(CheckpointError):
-            info = self.run.read_info()
-            notes = dict.fromkeys([*info.get("notes", []), line])
-            self.run.update_or_defer(info, notes=[*notes])
+            notes = dict.fromkeys([*self.run.read_info().get("notes", []), line])
+            self.run.update_or_defer(notes=[*notes])
 
     def record_first_step(self, step: int) -> None:
         """Record the optimizer step that this attempt starts at."""
-        run, info = self.run, self.run.read_info()
-        attempts = info.get(ATTEMPTS)
+        run, attempts = self.run, self.run.read_info().get(ATTEMPTS)
         if not attempts:
             return
         if len(attempts) > 1:
-            attempts[-2].setdefault(
-                "step", max(step, records.read_logged_step(run), records.read_recorded_step(run))
-            )
+            reached = max(step, records.read_logged_step(run), records.read_recorded_step(run))
+            attempts[-2].setdefault("step", reached)
         records.record_step(run, step)
         attempts[-1]["from_step"] = step
-        run.update_or_defer(info, **{ATTEMPTS: attempts})
+        run.update_or_defer(**{ATTEMPTS: attempts})
 
     def record_end(self, outcome: records.Outcome, signal: str | None = None) -> bool:
         """Record the end of the attempt, and return whether run.json could be written."""
@@ -103,8 +99,7 @@ class RunRecorder:
         """Record that the attempt ended with an error. Raises OSError, CheckpointError."""
         self._note_times()
         step = {"step": self.steps_done()} if self.steps_done else {}
-        attempts = records.extend_newest(self.run, ended_by="failed", reason=reason, **step)
-        self.run.update(state="failed", ended=now(), **{ATTEMPTS: attempts})
+        records.record_failure(self.run, reason, **step)
 
     def record_progress(self) -> None:
         """Write the steps done and the time spent, every few seconds."""
@@ -148,7 +143,8 @@ def report_weights(run: RunDir, topology: Topology, weights: Iterable[bytes]) ->
         digest.update(part)
     checksum = digest.hexdigest()[:16]
     print(f"rank {topology.rank} of {topology.world_size}: weights {checksum}\n", end="", flush=True)
-    _record(run, topology.rank, {**read_reports(run).get(topology.rank, {}), "weights": checksum})
+    known = read_json(run.path / "ranks" / f"{topology.rank}.json")
+    _record(run, topology.rank, {**known, "weights": checksum})
 
 
 def read_reports(run: RunDir) -> dict[int, dict[str, Any]]:

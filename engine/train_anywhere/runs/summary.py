@@ -10,8 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from train_anywhere.config.schema import Config
-from train_anywhere.errors import CheckpointError, ProjectError
+from train_anywhere.errors import ProjectError
 from train_anywhere.files import HAS_PROJECT, ROOT
+from train_anywhere.files.atomic import read_json
 from train_anywhere.files.root import shell_folder
 from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.output import user_frame
@@ -35,12 +36,13 @@ def format_summary(run: RunDir, config: Config, signal: str | None = None, repor
     """Return the lines to print when a run has ended. `report` are those of its report."""
     info = run.read_info()
     metrics = info.get("metrics", {})
+    tested = {k: math.nan if v is None else v for k, v in metrics.items() if "test" in k}
     # the end of its sweep has the next commands
     member = info.get("launch") == "local" and run.id.count("-") > 2
     bad, by = find_nonfinite_loss(metrics), "Ctrl-C" if signal == "SIGINT" else signal
     board = f"{command_path('tensorboard')} --logdir {shlex.quote(display_path(run.path.parent))}"
     rows = {
-        "Test": "   ".join(f"{name} {format_metric(metrics, name)}" for name in metrics if "test" in name),
+        "Test": "   ".join(f"{name} {value:.4f}" for name, value in tested.items()),
         "Warning": bad and f"the final {bad} is not a number",
         "Stopped": by and f"by {by} in epoch {info['epoch'] + 1}, after {info['step']} steps",
         "Attempts": resume_summary(run, info),
@@ -101,9 +103,7 @@ def resume_command(run: RunDir, path: str = "") -> str:
 
 def is_program(run: RunDir) -> bool:
     """Return whether the run is one of `src/run.py`, which has no model to evaluate."""
-    with suppress(CheckpointError):
-        return run.read_info().get("framework") == "program"
-    return False
+    return read_json(run.info_file).get("framework") == "program"
 
 
 def describe_error(error: BaseException) -> str:
@@ -116,12 +116,6 @@ def describe_error(error: BaseException) -> str:
     frame = user_frame(error)
     at = f", at {display_path(Path(frame.filename))}:{frame.lineno} in {frame.name}" if frame else ""
     return one_line(f"{type(error).__name__}{message and ': '}{message}{at}")
-
-
-def format_metric(metrics: Mapping[str, float | None], name: str) -> str:
-    """Format a metric. run.json has null for nan and inf."""
-    value = metrics.get(name)
-    return "nan" if value is None else f"{value:.4f}"
 
 
 def duration(seconds: float) -> str:

@@ -35,7 +35,7 @@ from train_anywhere.runs.reopen.resume import read_run_overrides, select_group_c
 from train_anywhere.runs.reopen.trust import refuse_untrusted
 from train_anywhere.runs.study import ENDED, Space, Study, members
 from train_anywhere.slurm.script.job import Job
-from train_anywhere.slurm.status.find_runs import read_entry, recorded_state
+from train_anywhere.slurm.status.find_runs import read_entry
 from train_anywhere.slurm.status.sweep_page import sweep_lines
 from train_anywhere.slurm.submission.prepare import common_job, refusals, start
 
@@ -222,7 +222,7 @@ def find_folder(runs: Path, study: Study, study_name: str | None, resumes: bool)
         return runs / study_name
     for path in sorted(runs.glob(f"*/{studies.COMMAND}"), reverse=True) if resumes else ():
         same = read_json(path).get("arguments") == list(study.arguments)
-        if same and sum(recorded_state(run) in ENDED for run in members(path.parent).values()) < study.trials:
+        if same and sum(run.read_state() in ENDED for run in members(path.parent).values()) < study.trials:
             return path.parent
     return runs / new_run_id()
 
@@ -235,7 +235,7 @@ def run_trials(config: Config, overrides: Sequence[str], folder: Path, at_once: 
     """
     packed, known = config.cluster.pack > 1, members(folder)
     slots = local_run.count_slots(config) if packed else at_once
-    todo = [n for n in range(trials) if n not in known or recorded_state(known[n]) not in ENDED]
+    todo = [n for n in range(trials) if n not in known or known[n].read_state() not in ENDED]
     protect_output()
 
     def ended(number: int, run: RunDir, code: int) -> None:
@@ -251,7 +251,7 @@ def run_trials(config: Config, overrides: Sequence[str], folder: Path, at_once: 
         print(f"{folder.name}  resumed: {trials - len(todo)} of {trials} trials are done", flush=True)
     make = partial(open_trial, config, overrides, folder)
     if run_members(dict.fromkeys(todo, config), make, ended, slots, log=slots > 1, share=packed):
-        live = [one for n, one in members(folder).items() if n in todo and recorded_state(one) not in ENDED]
+        live = [one for n, one in members(folder).items() if n in todo and one.read_state() not in ENDED]
         stopped = f"{len(live)} trial{'s'[: len(live) != 1]} stopped"
         raise SubmitInterrupted(f"interrupted; {stopped}. The same command resumes {folder}.")
 

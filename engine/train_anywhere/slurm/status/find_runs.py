@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.errors import CheckpointError, SubmitError
+from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT, WORK
 from train_anywhere.files.root import resolve_as_typed
 from train_anywhere.runs import lock
@@ -382,12 +382,5 @@ def read_entry(folder: Path) -> RunEntry:
     if trouble:
         return RunEntry(run, member, kind, script, (), trouble=trouble)
     # a submission has recorded that it starts, and nothing of its end
-    unclear = UNCLEAR in ids or (script is not None and not ids and recorded_state(run) == "queued")
+    unclear = UNCLEAR in ids or (script is not None and not ids and run.read_state() == "queued")
     return RunEntry(run, member, kind, script, tuple(i for i in ids if i != UNCLEAR), unclear)
-
-
-def recorded_state(run: RunDir) -> object:
-    """Return the state in run.json. None if it has none, or can't be read."""
-    with suppress(CheckpointError):
-        return run.read_info().get("state")
-    return None

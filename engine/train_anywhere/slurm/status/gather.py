@@ -170,7 +170,7 @@ def gather(found: Sequence[RunEntry], ended_too: bool = True, brief: bool = Fals
     """
     continues = ("queued", "running", "preempted")
     by_job = [run for run in found if run.scheduler]
-    queried = [run for run in by_job if ended_too or find_runs.recorded_state(run.folder) in continues]
+    queried = [run for run in by_job if ended_too or run.folder.read_state() in continues]
     known: JobStates | None = None
     ends: dict[str, JobEnd] = {}
     trouble, code = [], 0
