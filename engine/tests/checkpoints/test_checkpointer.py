@@ -16,7 +16,7 @@ from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, find_damage
 from train_anywhere.checkpoints.recovery import recover_leftovers
 from train_anywhere.checkpoints.store import CheckpointStore, Staging
 from train_anywhere.config.keys import defaults
-from train_anywhere.config.schema import Checkpoint
+from train_anywhere.config.schema import Checkpoint, Config
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files import ROOT
 from train_anywhere.files.node_disk import run_folder_names
@@ -216,7 +216,12 @@ checkpointer.close()
 
 @pytest.mark.parametrize("by", ["command", "supervisor of this machine"])
 def test_after_a_kill_another_process_publishes(
-    run: RunDir, store: CheckpointStore, staging: Staging, by: str, capfd: pytest.CaptureFixture[str]
+    run: RunDir,
+    store: CheckpointStore,
+    staging: Staging,
+    make_config: Callable[..., Config],
+    by: str,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     script = KILLED.format(root=str(ROOT), run=str(run.path), staging=str(staging.folder))
     assert subprocess.run([sys.executable, "-c", script]).returncode == -9
@@ -225,7 +230,7 @@ def test_after_a_kill_another_process_publishes(
         command = [sys.executable, "-m", "train_anywhere.checkpoints.recovery", str(run.path)]
         assert subprocess.run(command, cwd=ROOT).returncode == 0
     else:
-        LocalRun(run, 2).publish()
+        LocalRun(run, make_config(), 2).publish()
     assert "step 7" in capfd.readouterr().err
     assert steps(store) == [7]
     assert not staging.folder.exists()

@@ -3,11 +3,13 @@
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tools.testing.processes import run_python, start_python
+from train_anywhere.config.schema import Config
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.job.signals import Signals
 from train_anywhere.job.supervisor import Supervisor
@@ -114,8 +116,10 @@ class Ends(LocalRun):
         return LocalRanks([subprocess.Popen(["sh", "-c", f"exit {self.code}"])])
 
 
-def test_ranks_that_exit_before_the_end_of_the_run_have_failed(tmp_path: Path) -> None:
-    place = Ends(create(tmp_path, "x"))
+def test_ranks_that_exit_before_the_end_of_the_run_have_failed(
+    make_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    place = Ends(create(tmp_path, "x"), make_config())
     for place.code, expected in ((0, 1), (9, 9)):
         assert Supervisor(place, Signals()).supervise() == expected
         assert place.run.read_info()["state"] == "failed"

@@ -18,7 +18,6 @@ from train_anywhere.launch import processes as launch
 from train_anywhere.launch.forkserver import ForkServer
 from train_anywhere.launch.processes import LocalRanks, LocalRun
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.frozen import write_frozen
 
 Train = Callable[..., "CompletedProcess[str]"]
 
@@ -181,10 +180,9 @@ def test_a_rank_that_lost_another_one_ends_at_once(train: Train, tmp_path: Path)
 
 def test_ranks_that_cannot_be_forks_are_new_interpreters(make_config, tmp_path, monkeypatch, capfd):
     """The log has the reason once."""
-    write_frozen(RunDir(tmp_path), make_config(), [])
     monkeypatch.setattr(launch, "fork_server", lambda *_: ForkServer(["no_such_module"]))
     monkeypatch.setattr(launch, "build_rank_command", lambda *_: [sys.executable, "-c", ""])
-    place = LocalRun(RunDir(tmp_path), 2, retries=1)
+    place = LocalRun(RunDir(tmp_path), make_config("cluster.retries=1"), 2)
     for number in (0, 1):
         ranks = place.start(number)
         while (code := ranks.poll()) is None:

@@ -46,11 +46,11 @@ def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], 
             job.code = code = supervisor.supervise() if ready else REFUSED
             job.close()
     supervisor.note_end()
-    if code == STOPPED and supervisor.read_info().get("state") == "cancelled":  # a pruned trial
+    if code == STOPPED and job.run.read_state() == "cancelled":  # a pruned trial
         return 0
     once = job.launcher_killed and code not in (0, STOPPED) and is_first(job.run)
     if (code == STOPPED or once) and options.requeue:
-        queue.come_back(supervisor)
+        queue.come_back(job.run, supervisor.hung)
     if queue.is_cancelled():  # no job of the run takes GPUs again
         queue.stay_away(ended=True)
     elif code == STOPPED and not options.requeue and queue.find_next_jobs():

@@ -14,16 +14,15 @@ from multiprocessing import get_context
 from train_anywhere.distributed.layout import SHARE
 from train_anywhere.errors import STOPPED, CheckpointError, listed
 from train_anywhere.files.atomic import open_file, try_read
-from train_anywhere.job.batch_job import JobRanks, supervise_job
-from train_anywhere.job.requeue import is_first
+from train_anywhere.job.batch_job import supervise_job
+from train_anywhere.job.requeue import JobQueue, is_first
+from train_anywhere.job.running_ranks import NodeSteps
 from train_anywhere.job.signals import Signals, end_with_parent
-from train_anywhere.job.supervisor import POLL_S, Supervisor
+from train_anywhere.job.supervisor import POLL_S
 from train_anywhere.runs.attempts import job_name, running_job
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.study import ENDED
 from train_anywhere.slurm.scheduler.client import UNCLEAR
-
-ENDED = ("completed", "failed", "cancelled")
-"""States of members that a job does not start again."""
 
 
 class MemberSupervisor:
@@ -87,10 +86,8 @@ def find_members(options: argparse.Namespace) -> dict[int, RunDir]:
     found: dict[int, RunDir] = {}
     for slot, number in enumerate(range(int(first), min(int(first) + options.members, options.last + 1))):
         run = RunDir(options.run.with_name(f"{base}-{number}"))
-        newest, state = (try_read(run.jobs).split() or [UNCLEAR])[-1], None
-        with suppress(OSError, CheckpointError):  # the ranks report a damaged folder
-            state = run.read_info().get("state")
-        if newest in (UNCLEAR, job_name(), running_job()) and state not in ENDED:
+        newest = (try_read(run.jobs).split() or [UNCLEAR])[-1]
+        if newest in (UNCLEAR, job_name(), running_job()) and run.read_state() not in ENDED:
             found[slot] = run
     return found
 
@@ -98,24 +95,23 @@ def find_members(options: argparse.Namespace) -> dict[int, RunDir]:
 def supervise_members(options: argparse.Namespace) -> int:
     """Supervise the members of this job, and return its exit code. If one was stopped with a checkpoint, requeue the job."""
     signals, found = Signals(options.signals), find_members(options)
-    job = JobRanks(options, signals, print)
+    queue = JobQueue(NodeSteps(options), signals)
     members = [MemberSupervisor(run, slot, options) for slot, run in found.items()]
     print(f"Members of this job: {listed(run.id for run in found.values()) or 'none is left'}.", flush=True)
     while None in [member.poll() for member in members]:
         for name in signals.wait(POLL_S):
-            meaning = job.explain(name)
+            meaning = queue.explain(name)
             for member in members:
                 member.signal(meaning)
     stopped = [member.run for member in members if member.code == STOPPED]
     # this process continues a supervisor that was killed, and has stopped the members that ran
-    if options.died is not None and options.requeue and is_first(job.run):
+    if options.died is not None and options.requeue and is_first(queue.steps.run):
         stopped = [member.run for member in members if member.code]
         for run in stopped:
             with suppress(OSError, CheckpointError):
                 run.update(state="queued")
     if stopped and options.requeue:
-        options.run = stopped[0].path
-        job.queue.come_back(Supervisor(JobRanks(options, signals, print), signals))
-    if job.queue.is_cancelled():
-        job.queue.stay_away(ended=True)
+        queue.come_back(stopped[0])
+    if queue.is_cancelled():
+        queue.stay_away(ended=True)
     return STOPPED if stopped else next((member.code for member in members if member.code), 0)

@@ -19,7 +19,7 @@ from train_anywhere.files.atomic import make_folder, try_read, write_atomic
 from train_anywhere.job.running_ranks import NodeSteps, log_size, read_log
 from train_anywhere.job.signals import Signals
 from train_anywhere.job.supervisor import Supervisor
-from train_anywhere.runs.attempts import describe_exit_code, extend_newest, read_bad_nodes, running_job
+from train_anywhere.runs.attempts import describe_exit_code, read_bad_nodes, record_failure, running_job
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
 from train_anywhere.slurm.scheduler.queue import JOB_ID
 
@@ -51,9 +51,9 @@ class JobQueue:
         self._looked, self._start = 0.0, int(steps.environ.get("SLURM_RESTART_COUNT") or 0)
         self._log = log_size()
 
-    def _is_running(self) -> bool:
-        shown = self.ask("scontrol", "show", "job", self.steps.environ["TRAIN_JOB"])
-        return "JobState=RUNNING" in (shown or "")
+    def _show(self) -> str:
+        """Return what Slurm shows of this job, or "" if it does not answer."""
+        return self.ask("scontrol", "show", "job", self.steps.environ["TRAIN_JOB"]) or ""
 
     def find_reason(self) -> str | None:
         """Return why Slurm ends this job: "" after `scancel`. None if it does not, or that is not known.
@@ -63,7 +63,7 @@ class JobQueue:
         if self.reason is None and self.steps.slurm and (found := ENDED_BY.search(read_log(self._log))):
             reason = (found[1] or "").upper()
             self.reason = "" if reason.startswith("SIGNAL") else reason
-            if self.reason == "" and self._is_running():
+            if self.reason == "" and "JobState=RUNNING" in self._show():
                 self.reason = "SIGNAL"
         return self.reason
 
@@ -77,7 +77,7 @@ class JobQueue:
             return "USR1" if name == "USR1" else "TERM"
         end = time.monotonic() + VERDICT_S
         while (reason := self.find_reason()) is None and time.monotonic() < end:
-            if self._is_running():
+            if "JobState=RUNNING" in self._show():
                 return "USR1"  # a preemption, before it requeues the job
             time.sleep(0.1)
         return "USR1" if reason in ("JOB REQUEUE", "PREEMPTION", "SIGNAL") else "TERM"
@@ -91,7 +91,7 @@ class JobQueue:
             return
         self._looked, job = time.monotonic(), self.steps.environ["TRAIN_JOB"]
         if self.steps.slurm:
-            started = re.search(r"\bRestarts=(\d+)", self.ask("scontrol", "show", "job", job) or "")
+            started = re.search(r"\bRestarts=(\d+)", self._show())
             if started and int(started[1]) > self._start:
                 # allowed again now; a program that handles TERM would requeue the job at each cancel
                 if self.ask("scontrol", "update", f"JobId={job}", "Requeue=0") is not None:
@@ -115,19 +115,18 @@ class JobQueue:
             self.signals.wait(PAUSE_S)
         return True
 
-    def come_back(self, supervisor: Supervisor) -> None:
-        """Requeue this job, without the nodes that failed twice."""
+    def come_back(self, run: RunDir, hung: bool = False) -> None:
+        """Requeue this job, without the nodes that failed twice. `hung`: the ranks of `run` were killed because they hung."""
         # the requeue sends TERM to all processes of this script
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         job, back = self.steps.environ["TRAIN_JOB"], False
-        preempted = supervisor.read_info().get("state") == "preempted" and not supervisor.hung
-        saved = preempted and try_read(supervisor.run.checkpoints / "newest").strip()
+        preempted = run.read_state() == "preempted" and not hung
+        saved = preempted and try_read(run.checkpoints / "newest").strip()
         how = " with a checkpoint saved" if saved else " without a new checkpoint"
 
         def requeue() -> bool:
             nonlocal back
-            shown = self.ask("scontrol", "show", "job", job)
-            if shown is None:
+            if not (shown := self._show()):
                 return False
             # a job that is not RUNNING is being cancelled, or was requeued by a call whose answer was lost; salloc's can't be requeued
             if "JobState=RUNNING" not in shown or "BatchFlag=0" in shown:
@@ -191,13 +190,15 @@ def end_after_death(supervisor: Supervisor, queue: JobQueue, code: int, group: i
         reason = f"the supervisor of the job was killed ({describe_exit_code(code)})"
         print(f"{reason}; its ranks were stopped.", file=sys.stderr, flush=True)
         with suppress(OSError, CheckpointError):
-            attempts = extend_newest(queue.steps.run, ended_by="failed", reason=reason)
-            queue.steps.run.update(state="failed", ended=now(), **({ATTEMPTS: attempts} if own else {}))
+            if own:
+                record_failure(queue.steps.run, reason)
+            else:
+                queue.steps.run.update(state="failed", ended=now())
     supervisor.place.publish()
     decided = state == "failed" and queue.options.retries is None  # a failure that no retry follows
     if decided or not queue.options.requeue or not is_first(queue.steps.run):
         return 1
-    queue.come_back(supervisor)
+    queue.come_back(queue.steps.run)
     return STOPPED
 
 

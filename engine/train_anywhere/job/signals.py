@@ -24,17 +24,17 @@ class Signals:
 
     def __init__(self, pipe: int | None = None) -> None:
         self.requested, self.requested_at = "", 0.0
-        self.numbers: list[int] = []
         self._pipe, self._new, self._rest = pipe, list[str](), ""
 
     def handle(self, number: int, frame: object = None) -> None:
         """Note a signal that this process got."""
-        self.numbers.append(number)
-        self._new.append(signal.Signals(number).name)
+        self.note(signal.Signals(number).name)
 
     def note(self, name: str) -> None:
         """Note a signal that something else has reported."""
         self._new.append(name)
+        if not self.requested:
+            self.requested, self.requested_at = STOPS.get(name, name), time.monotonic()
 
     def wait(self, seconds: float) -> list[str]:
         """Wait for some seconds, and return the names of new signals."""
@@ -42,10 +42,9 @@ class Signals:
             time.sleep(seconds if not self._new else 0)
         elif select.select([self._pipe], [], [], seconds)[0]:
             *names, self._rest = (self._rest + os.read(self._pipe, 4096).decode()).split("\n")
-            self._new += names
+            for name in names:
+                self.note(name)
         new, self._new = self._new, []
-        if new and not self.requested:
-            self.requested, self.requested_at = STOPS.get(new[0], new[0]), time.monotonic()
         return new
 
 

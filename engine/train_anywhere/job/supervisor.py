@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,18 +17,7 @@ from train_anywhere.job.restart import Nodes, decide, read_failure
 from train_anywhere.job.signals import STOPS, Signals, StoppedAtStart
 from train_anywhere.monitor.ranks import short
 from train_anywhere.monitor.report import write_run_report
-from train_anywhere.runs.attempts import (
-    CAUSE,
-    STARTED,
-    add_bad_node,
-    describe_exit_code,
-    extend_newest,
-    iso_from_unix,
-    read_claim,
-    running_job,
-    start_of_job,
-    was_killed,
-)
+from train_anywhere.runs import attempts as records
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
 
 KILLED = 128 + signal.SIGKILL
@@ -153,33 +142,25 @@ class End:
         return self.begun and (self.state == "running" or (self.state == "preempted" and not self.preempted))
 
     def judge(self) -> str:
-        """Return the first of `VERDICTS` that applies."""
-        return next(verdict for verdict, applies in VERDICTS if applies(self))
+        """Return the verdict about this end.
+
+        stopped: the ranks saved and stopped. unrecorded: they exited with 0 and recorded nothing. failed: they failed, which the supervisor
+        records. ended: they recorded their end.
+        """
+        if self.code == 0 and self.running:
+            return "unrecorded"
+        # a signal killed ranks that did not handle it yet
+        unhandled = self.requested and self.code != 0 and (self.code > 128 or not self.begun)
+        if self.preempted or unhandled:
+            return "stopped"
+        failed = self.running or (self.begun and self.state == "failed")
+        return "failed" if failed and self.code not in (0, NOT_FINITE) else "ended"
 
     def leaves_files(self, code: int) -> bool:
         """Return whether checkpoints may be left on a node's disk, for the exit code of the job."""
         failed = code not in (0, STOPPED, REFUSED) and not self.preempted
         ended = (self.code == 0 and self.running) or (self.code == STOPPED and not self.requested)
         return failed or self.hung or (self.ranks_of_program and ended)
-
-
-VERDICTS: tuple[tuple[str, Callable[[End], bool]], ...] = (
-    ("stopped", lambda end: end.preempted),
-    ("unrecorded", lambda end: end.code == 0 and end.running),
-    # the signal killed ranks that did not handle it yet
-    ("stopped", lambda end: end.requested and end.code != 0 and (end.code > 128 or not end.begun)),
-    (
-        "failed",
-        lambda end: (
-            end.code not in (0, NOT_FINITE) and (end.running or (end.begun and end.state == "failed"))
-        ),
-    ),
-    ("ended", lambda end: True),
-)
-"""Verdicts about an end, in the order in which they are checked.
-
-The ranks saved and stopped; they exited with 0 and recorded nothing; they failed, which the supervisor records; or they recorded
-their end."""
 
 
 class Supervisor:
@@ -203,7 +184,7 @@ class Supervisor:
         if self._left_files:
             self.place.publish()
         again = self.place.retries is not None and not self.place.program
-        if again and code not in (0, STOPPED) and self.read_info().get("state") == "failed":
+        if again and code not in (0, STOPPED) and self.run.read_state() == "failed":
             from train_anywhere.features import describe
             from train_anywhere.runs.reopen.frozen import load_frozen
 
@@ -214,14 +195,13 @@ class Supervisor:
         return code
 
     def _supervise(self) -> int:
-        if self.read_info().get("state") == "completed":
+        if self.run.read_state() == "completed":
             print("This run is complete: nothing to do.", flush=True)
             return 0
         number = 0
         while True:
             code = self._start_once(number)
-            info = self.read_info()
-            complete = info.get("state") == "completed"
+            complete = self.run.read_state() == "completed"
             # where the ranks of this machine hung, the monitor is not started again
             hung = self.hung and self.place.announces
             final = code != STOPPED if hung else self.hung or code == STOPPED
@@ -236,11 +216,11 @@ class Supervisor:
             number += 1
 
     def _start_once(self, number: int) -> int:
-        info = self.read_info()
+        info, job = self.read_info(), records.running_job()
         attempts = info.get(ATTEMPTS) or []
-        before = len(attempts)
-        own = info.get("state") == "running" and [a.get("job") for a in attempts[-1:]] == [running_job()]
-        if info.get("state") == "preempted" or (own and running_job()):  # of an earlier start
+        before, state = len(attempts), info.get("state")
+        own = job and state == "running" and [a.get("job") for a in attempts[-1:]] == [job]
+        if state == "preempted" or own:  # of an earlier start
             with suppress(OSError, CheckpointError):
                 self.run.update(state="queued")
         try:
@@ -284,13 +264,13 @@ class Supervisor:
     def _begun(self, before: int) -> bool:
         """Return whether rank 0 of this job has recorded its start since the ranks were started."""
         attempts = self.read_info().get(ATTEMPTS) or []
-        return len(attempts) > before and attempts[-1].get("job") == running_job()
+        return len(attempts) > before and attempts[-1].get("job") == records.running_job()
 
     def _judge(self, code: int, ranks: Ranks, before: int) -> int:
         """Record the end of this start, and return its exit code."""
         self.reason, self._killed, self._recorded = "", False, False
-        self.hung = was_killed(self.run, start_of_job(self.place.environ))
-        state, several = self.read_info().get("state"), self.place.program and self.place.several
+        self.hung = records.was_killed(self.run, records.start_of_job(self.place.environ))
+        state, several = self.run.read_state(), self.place.program and self.place.several
         end = End(code, state, self._begun(before), bool(self.signals.requested), self.hung, several)
         verdict = end.judge()
         code = STOPPED if verdict == "stopped" else code
@@ -316,20 +296,20 @@ class Supervisor:
 
     def _record_failure(self, code: int, killed: str, recorded: bool) -> None:
         """Write the first cause of the failure into the newest attempt, if rank 0 did not."""
-        own = read_claim(self.run, CAUSE, self.place.environ)  # a rank that failed for its own reason
+        # of a rank that failed for its own reason
+        own = records.read_claim(self.run, records.CAUSE, self.place.environ)
         self.reason, self._killed = own or killed, not own and killed.startswith("rank ")
         self._recorded = recorded
         if recorded and not self.reason:
             return
         if not self.reason and code > 128:
             memory = ", often the memory limit" if code == KILLED else ""
-            self.reason = f"a rank was killed by {describe_exit_code(code)}{memory}"
-        self.reason = one_line(self.reason or describe_exit_code(code))
+            self.reason = f"a rank was killed by {records.describe_exit_code(code)}{memory}"
+        self.reason = one_line(self.reason or records.describe_exit_code(code))
         if not recorded:
             print(f"{self.reason}.", flush=True)
         with suppress(OSError, CheckpointError):
-            attempts = extend_newest(self.run, ended_by="failed", reason=self.reason)
-            self.run.update(state="failed", ended=now(), **{ATTEMPTS: attempts})
+            records.record_failure(self.run, self.reason)
 
     def _decide(self, code: int) -> int:
         """Decide whether the ranks start again, and return 0 or the code to exit with."""
@@ -348,7 +328,7 @@ class Supervisor:
         print(f"again: {decision.reason}", file=sys.stderr, flush=True)
         if decision.without:
             with suppress(OSError):
-                add_bad_node(self.run, decision.without)
+                records.add_bad_node(self.run, decision.without)
         if decision.code == 0:
             left = tuple(node for node in nodes.left if short(node) != decision.without)
             self._used += left == nodes.used
@@ -362,21 +342,22 @@ class Supervisor:
 
     def _record_restart(self) -> None:
         """Add the seconds of the detection and of the stop of the ranks to the newest attempt."""
-        newest, parts = (extend_newest(self.run) or [{}])[-1], {}
+        newest, parts = (records.extend_newest(self.run) or [{}])[-1], {}
         if self._killed:
             parts["detect"] = 0.0
         elif self._recorded and newest.get("until"):
             last = datetime.fromisoformat(newest["until"]).timestamp() - newest["seconds"].get("silent", 0.0)
             parts["detect"] = round(max(0.0, self._seen - last), 2)
         parts["stop"] = round(time.time() - self._seen, 2)
-        self.run.update(**{ATTEMPTS: extend_newest(self.run, restart=parts)})
+        self.run.update(**{ATTEMPTS: records.extend_newest(self.run, restart=parts)})
 
     def note_end(self) -> None:
         """Record the time at which this start of the batch script ended, for the report."""
         with suppress(OSError, CheckpointError, KeyError, ValueError, OverflowError):
             newest = (self.run.read_info().get(ATTEMPTS) or [{}])[-1]
-            if newest.get("allocated") == iso_from_unix(self.place.environ[STARTED]):  # else another job's
-                self.run.update(**{ATTEMPTS: extend_newest(self.run, script_ended=now())})
+            started = records.iso_from_unix(self.place.environ[records.STARTED])
+            if newest.get("allocated") == started:  # else another job's
+                self.run.update(**{ATTEMPTS: records.extend_newest(self.run, script_ended=now())})
 
     def read_info(self) -> Mapping[str, Any]:
         """Return run.json, or {} if it is damaged, which the ranks report."""

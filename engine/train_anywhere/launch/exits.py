@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-from train_anywhere.errors import INTERRUPTED
+from train_anywhere.errors import INTERRUPTED, listed
 
 GRACE_S = 30.0
 """Time for threads, child processes and exit handlers of user code after the end of the run."""
@@ -49,9 +49,7 @@ def _exit_after_grace(code: int) -> None:
     time.sleep(GRACE_S)
     while not (left := list_leftovers()):
         time.sleep(1)
-    more = f" and {len(left) - 3} more" if len(left) > 3 else ""
-    names = f"{', '.join(left[:3])}{more}"
-    print(f"{names} did not end within {GRACE_S:.0f} s; exiting without waiting.", file=sys.stderr)
+    print(f"{listed(left, 3)} did not end within {GRACE_S:.0f} s; exiting without waiting.", file=sys.stderr)
     end_now(code)
 
 

@@ -110,12 +110,11 @@ def print_traceback(run: RunDir, writer: str, error: BaseException) -> None:
         print_line(f"({left}; the whole traceback: {display_path(file)})")
 
 
-def save_traceback(run: RunDir, topology: Topology, error: BaseException, sentence: str = "") -> Path | None:
+def save_traceback(run: RunDir, topology: Topology, error: BaseException, sentence: str) -> Path | None:
     """Print `sentence` and return the file of the traceback; print it and return None if none can be written."""
     text = "".join(traceback.format_exception(error))
     file = append_debug(run, f"rank-{topology.rank}", text)
-    if sentence:
-        print_line(f"{sentence}{f' Details: {file}' if file else ''}")
+    print_line(f"{sentence}{f' Details: {file}' if file else ''}")
     if not file:
         print_line(text)
     return file

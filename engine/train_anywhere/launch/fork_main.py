@@ -29,7 +29,7 @@ from train_anywhere import ENVIRON
 from train_anywhere.errors import listed
 from train_anywhere.files import ENGINE
 from train_anywhere.job.signals import end_with_parent
-from train_anywhere.launch.warm_rank import is_own, read_line
+from train_anywhere.launch.warm_rank import is_own
 from train_anywhere.monitor.ranks import GONE, process_state
 from train_anywhere.runs.lock import process_start
 
@@ -92,10 +92,11 @@ def serve(listener: socket.socket, before: Mapping[str, str]) -> dict[str, Any] 
             continue
         answers, streams, child = listener.accept()[0], list[int](), -1
         request: dict[str, Any] = {}
-        with suppress(OSError):  # the process has ended, or the system can't start another one
+        with suppress(OSError, ValueError):  # the process has ended, or the system can't start another one
             if is_own(answers):
                 streams += socket.recv_fds(answers, 1, 3)[1]
-                request = json.loads(read_line(answers) or "{}")
+                with answers.makefile("rb") as stream:
+                    request = json.loads(stream.readline() or "{}")
             if request and (why := _refusal(request, before)):
                 answers.sendall(f"{why}\n".encode())
             elif request:

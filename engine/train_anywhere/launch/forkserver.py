@@ -72,18 +72,12 @@ class ForkServer:
         why_not: why a program was not a fork.
 
     Args:
-        modules: imported before the first fork, those of the project from the folder `root`.
-        around: arguments before the server's command.
+        modules: imported before the first fork.
         address: the name of its Unix socket; empty: any free one.
     """
 
     def __init__(
-        self,
-        modules: Sequence[str],
-        environ: Mapping[str, str] | None = None,
-        root: Path = ROOT,
-        around: Sequence[str] = (),
-        address: str = "",
+        self, modules: Sequence[str], environ: Mapping[str, str] | None = None, address: str = ""
     ) -> None:
         self._address: str | bytes = ""
         self.why_not = f"a fork is not safe on {platform.system()}"
@@ -93,12 +87,12 @@ class ForkServer:
             listener.bind(address)
             listener.listen(1024)
             self._address, number = listener.getsockname(), listener.fileno()
-            folders = [str(root), str(ENGINE)]
+            folders = [str(ROOT), str(ENGINE)]
             code = f"import sys; sys.path[:1] = {folders}; from {main.__module__} import main; main({number}, {[*modules]})"
-            command = [*around, sys.executable, "-c", code, PADDING]
+            command = [sys.executable, "-c", code, PADDING]
             quiet = subprocess.DEVNULL
             self._server = subprocess.Popen(
-                command, cwd=root, env=environ, pass_fds=[number], start_new_session=True,
+                command, cwd=ROOT, env=environ, pass_fds=[number], start_new_session=True,
                 stdin=subprocess.PIPE, stdout=quiet, stderr=quiet,
             )  # fmt: skip
 
@@ -133,11 +127,11 @@ class ForkServer:
         """Start a program as a fork with these streams, if that is possible."""
         if not self._address:
             return None
-        connection = connect(self._address, 0)
-        answer = request_fork(connection, command, environ, str(cwd), streams) if connection else ""
-        if connection and answer.isdigit():
-            return ForkedProcess(connection, int(answer))
-        self.why_not = answer or "the process that imports the framework has ended"
-        if connection:
+        self.why_not = "the process that imports the framework has ended"
+        if connection := connect(self._address, 0):
+            answer = request_fork(connection, command, environ, str(cwd), streams)
+            if answer.isdigit():
+                return ForkedProcess(connection, int(answer))
+            self.why_not = answer or self.why_not
             connection.close()
         return None

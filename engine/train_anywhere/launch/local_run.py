@@ -5,8 +5,8 @@ The process is a fork of one that has imported the framework (launch/forkserver.
 """
 
 import os
+import platform
 import shlex
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +24,6 @@ from train_anywhere.config.paths import results_problems
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import (
     Layout,
-    apple_gpu_problem,
     local_layout,
     no_gpu_message,
     visible_gpus,
@@ -40,21 +39,10 @@ from train_anywhere.launch.processes import (
     refuse_nested_launch,
     run_here,
     run_members,
-    run_monitor,
 )
-from train_anywhere.runs.attempts import describe_exit_code, extend_newest
-from train_anywhere.runs.folder import (
-    ATTEMPTS,
-    RunDir,
-    claim_sweep,
-    create,
-    discard,
-    new_run_id,
-    no_empty_folders,
-    now,
-    open_run,
-    point_latest,
-)
+from train_anywhere.runs import folder as folders
+from train_anywhere.runs.attempts import describe_exit_code, record_failure
+from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.provenance import describe_code
 from train_anywhere.runs.reopen.frozen import write_frozen
@@ -72,7 +60,7 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str], checks: Checks) -> 
         ConfigError: lists all problems, before anything is written.
         CheckpointError: another job trains in the run folder, or none of its checkpoints can be read.
     """
-    run = open_run(tree["resume"]) if tree["resume"] else None
+    run = folders.open_run(tree["resume"]) if tree["resume"] else None
     config = load(
         merge_resumed(tree, run, overrides) if run else tree, partial(local_problems, checks=checks)
     )
@@ -104,34 +92,32 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str], checks: Checks) -> 
             print(f"{'Starting:':<15}importing {config.framework.capitalize()} takes seconds", flush=True)
         for note in target_notes(config):
             print(f"note: {note}", flush=True)
-    with run_monitor(run, config):
-        code = run_here(run, layout, config.cluster.retries)
+    code = run_here(run, config, layout)
     info = run.read_info() if before and not config.program else {}
     # a run that failed before its first step, such as because of its data
     if info.get("state") == "failed" and all("from_step" not in a for a in info.get(ATTEMPTS, [])):
-        point_latest(results, before)
+        folders.point_latest(results, before)
     return code
 
 
 def latest_run(results: Path) -> Path | None:
     """Return the run folder that results/latest points to, if any."""
     link = results / "latest"
-    folder = results / os.readlink(link) if link.is_symlink() else None
-    return folder if folder and folder.is_dir() else None
+    return results / os.readlink(link) if link.is_symlink() and link.is_dir() else None
 
 
 def make_run(config: Config, overrides: Sequence[str], layout: Layout, run_id: str | None = None) -> RunDir:
     """Make a run folder with all files that its ranks read. Raises CheckpointError."""
     results = Path(config.paths.results)
     before = latest_run(results)
-    with no_empty_folders(results / config.name):
-        run = create(results, config.name, run_id)
+    with folders.no_empty_folders(results / config.name):
+        run = folders.create(results, config.name, run_id)
         try:
             freeze(run, config, overrides, layout)
         except CheckpointError:
-            discard(run)
+            folders.discard(run)
             with suppress(OSError):
-                point_latest(results, before)
+                folders.point_latest(results, before)
             raise
     return run
 
@@ -178,8 +164,10 @@ def local_problems(config: Config, checks: Checks) -> list[str]:
         problems.append(
             f"cluster.members_per_gpu={config.cluster.members_per_gpu}, but this machine sees no GPU; use cluster.members_per_node."
         )
-    if config.trainer.accelerator == "mps":
-        problems.append(apple_gpu_problem())
+    if config.trainer.accelerator == "mps" and (sys.platform, platform.machine()) != ("darwin", "arm64"):
+        problems.append(
+            "trainer.accelerator=mps needs a Mac with Apple silicon; use trainer.accelerator=auto or cpu."
+        )
     if not config.program:
         problems.append(framework_problem(config.framework))
     if config.strategy.name == "horovod" and (problem := horovod_problem(config.framework)):
@@ -236,11 +224,11 @@ def run_all(
         print("\n\n".join(f"{name}\n{n}" for name, n in zip(names, numbers, strict=True)))
         return []
     protect_output()
-    finished, signals = _run_members(members, names, new_run_id())
-    if signals:
+    finished, stopped = _run_members(members, names, folders.new_run_id())
+    if stopped:
         count, left = len(finished), len(members) - len(finished)
         print(f"\nstopped at member {count} of {len(members)}; {left} did not start.", file=sys.stderr)
-        raise KeyboardInterrupt if signal.SIGINT in signals else SystemExit(STOPPED)
+        raise KeyboardInterrupt if stopped == "Ctrl-C" else SystemExit(STOPPED)
     failed = [name for name, one in zip(names, finished, strict=True) if one.code]
     if failed:
         message = f"\n{len(failed)} of {len(finished)} members failed: {'; '.join(failed)}"
@@ -262,8 +250,8 @@ def count_slots(config: Config) -> int:
 
 def _run_members(
     members: Sequence[Member], names: Sequence[str], sweep: str
-) -> tuple[list[FinishedMember], list[int]]:
-    """Run members until a signal comes; return those that ran, and the signals. Several at once have a log each."""
+) -> tuple[list[FinishedMember], str]:
+    """Run members until a signal comes; return those that ran, and its name. Several at once have a log each."""
     finished, configs = list[FinishedMember](), {n: member.config for n, member in enumerate(members)}
     packed = configs[0].cluster.pack > 1
 
@@ -272,7 +260,7 @@ def _run_members(
         if not packed:
             print(fit(f"\n[{number + 1}/{len(members)}] {names[number]}", terminal_width()), flush=True)
         run = make_run(config, members[number].overrides, local_layout(config), f"{sweep}-{number}")
-        claim_sweep(run)
+        folders.claim_sweep(run)
         finished.append(FinishedMember(run, config))
         if packed:
             note(number, display_path(run.log))
@@ -282,9 +270,8 @@ def _run_members(
         state = run.read_info().get("state")
         if killed := state == "running":  # nothing could write its state
             code, state = code or 1, describe_exit_code(code)
-            attempts = extend_newest(run, ended_by="failed", reason=f"its process ended with {state}")
             with suppress(OSError):
-                run.update(state="failed", ended=now(), **{ATTEMPTS: attempts})
+                record_failure(run, f"its process ended with {state}")
         finished[number].code = code
         if packed or killed:
             note(number, state)

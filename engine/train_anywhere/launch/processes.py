@@ -14,7 +14,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import find_launcher
 from train_anywhere.distributed.layout import SHARE, Layout, local_layout
 from train_anywhere.distributed.network.addresses import free_port, node_name
-from train_anywhere.errors import INTERRUPTED, NOT_FINITE, STOPPED, ConfigError, ProjectError
+from train_anywhere.errors import INTERRUPTED, NOT_FINITE, STOPPED, ConfigError
 from train_anywhere.features import Features
 from train_anywhere.files import ROOT, with_engine
 from train_anywhere.files.atomic import open_file
@@ -60,8 +60,8 @@ def run_members(
     slots: int,
     log: bool,
     share: bool,
-) -> list[int]:
-    """Run members as processes of this machine until a signal comes, which all get, and return the signals.
+) -> str:
+    """Run members as processes of this machine until a signal comes, which all get, and return its name, or "".
 
     Args:
         members: their configurations, by their numbers.
@@ -84,9 +84,9 @@ def run_members(
         for one in SIGNALS:
             stack.callback(signal.signal, one, signal.signal(one, received.handle))
         stack.callback(pass_on, "SIGTERM")
-        while live or (todo and not received.numbers):
+        while live or (todo and not received.requested):
             free = [slot for slot in range(slots) if slot not in live]
-            for slot in free[: 0 if received.numbers else len(todo)]:
+            for slot in free[: 0 if received.requested else len(todo)]:
                 run, config = make(number := todo.pop(0)), members[number]
                 if config.framework not in servers and not config.program:  # which imports none here
                     servers[config.framework] = fork_server(config.framework, count)
@@ -102,7 +102,7 @@ def run_members(
                 if (code := process.poll()) is not None:
                     del live[slot]
                     ended(number, run, to_shell_code(code))
-    return received.numbers
+    return received.requested
 
 
 def run_member(path: str) -> int:
@@ -110,43 +110,44 @@ def run_member(path: str) -> int:
     follow_parent()
     run = RunDir(Path(path))
     config = load_frozen(run)
-    with run_monitor(run, config):
-        return run_here(run, local_layout(config), config.cluster.retries)
+    return run_here(run, config, local_layout(config))
 
 
-def run_here(run: RunDir, layout: Layout, retries: int = 0) -> int:
-    """Train in `run` on this machine, a single rank without retries in this process, and return the exit code of training."""
-    if layout.world_size == 1 and not retries:
-        return run_rank(run)
-    protect_output()
-    outlive_terminal()
+def run_here(run: RunDir, config: Config, layout: Layout) -> int:
+    """Train in `run` on this machine, next to its monitor process, and return the exit code of training.
+
+    A single rank without retries trains in this process.
+    """
     received = Signals()
-    for number in SIGNALS:  # not SIGHUP: a run continues when its terminal is closed
-        signal.signal(number, received.handle)
-    place = LocalRun(run, layout.world_size, retries)
-    code = Supervisor(place, received).supervise()
-    place.close()
+    with run_monitor(run, config):
+        if layout.world_size == 1 and not config.cluster.retries:
+            return run_rank(run)
+        protect_output()
+        outlive_terminal()
+        for number in SIGNALS:  # not SIGHUP: a run continues when its terminal is closed
+            signal.signal(number, received.handle)
+        place = LocalRun(run, config, layout.world_size)
+        code = Supervisor(place, received).supervise()
+        place.close()
     ended_by = (run.read_info().get(ATTEMPTS) or [{}])[-1].get("ended_by")
-    interrupted = ended_by == "SIGINT" or received.numbers[:1] == [signal.SIGINT]
+    interrupted = ended_by == "SIGINT" or received.requested == "Ctrl-C"
     return INTERRUPTED if code == STOPPED and interrupted else code
 
 
 class LocalRun(RankPlace):
     """The place of the ranks on this machine, which are forks if they may start again."""
 
-    def __init__(self, run: RunDir, ranks: int = 1, retries: int = 0) -> None:
-        self.run, self.ranks, self.several = run, ranks, ranks > 1
-        self.retries, self.environ = retries or None, dict[str, str]()
+    def __init__(self, run: RunDir, config: Config, ranks: int = 1) -> None:
+        self.run, self.config, self.ranks, self.several = run, config, ranks, ranks > 1
+        self.retries, self.program = config.cluster.retries or None, bool(config.program)
+        self.environ: dict[str, str] = {}
         self._server: ForkServer | None = None
-        with contextlib.suppress(ProjectError):  # the ranks report an unreadable run folder
-            config = load_frozen(run)
-            self.program = bool(config.program)
-            if retries and not self.program:
-                self._server = fork_server(config.framework, ranks)
 
     def start(self, number: int) -> "LocalRanks":
         """Start the ranks, with the environment variables that `discover` reads."""
         environs = _environments(self.ranks)
+        if not number and self.retries and not self.program:
+            self._server = fork_server(self.config.framework, self.ranks)
         if number:
             began = next_start(self.environ)
             environs = [{**environ, STARTED: began} for environ in environs]
@@ -184,7 +185,7 @@ def run_monitor(run: RunDir, config: Config) -> Iterator[None]:
     features = Features.of(config)
     with contextlib.ExitStack() as stack:
         if config.study or not config.trainer.fast_dev_run:
-            features.supervise(LocalRun(run), stack)
+            features.supervise(LocalRun(run, config), stack)
         if features.on_node:
             command = [sys.executable, "-m", "train_anywhere.features.node", str(run.path), str(os.getpid())]
             pipe, quiet = subprocess.PIPE, subprocess.DEVNULL

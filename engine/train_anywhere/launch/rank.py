@@ -26,30 +26,19 @@ from train_anywhere.features import Features, describe
 from train_anywhere.files.terminal.output import keep_log, mark_lines, outlive_terminal, protect_output
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.job.rank_process import RankProcess, Stop
+from train_anywhere.launch import failure
 from train_anywhere.launch.exits import catch_os_exit, end_now, follow_parent
-from train_anywhere.launch.failure import (
-    is_consequence,
-    missing_file_error,
-    report_failure,
-    wait_for_cause,
-    watch_threads,
-)
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.live import Times
 from train_anywhere.monitor.report import write_run_report
 from train_anywhere.program.run_program import run_program
+from train_anywhere.runs import summary
 from train_anywhere.runs.attempts import Outcome, running_job
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.provenance import read_versions
 from train_anywhere.runs.recorder import RunRecorder, report_location, try_to_record_failure
 from train_anywhere.runs.reopen.frozen import load_frozen, refuse_links
-from train_anywhere.runs.summary import (
-    describe_error,
-    find_nonfinite_loss,
-    format_summary,
-    not_recorded_message,
-)
 
 
 def run_rank(run: RunDir | str | Path) -> int:
@@ -81,7 +70,7 @@ def run_rank(run: RunDir | str | Path) -> int:
         if run.read_info().get("state") == "completed":  # a chained job that starts after the last step
             print(f"{run.path} is complete.", flush=True)
             return 0
-        watch_threads(run, topology)
+        failure.watch_threads(run, topology)
         if config.cluster.scheduler == "none":  # a job's script has exported them
             os.environ |= Features.of(config).unset_variables(os.environ)
         if config.monitor.ranks:
@@ -124,12 +113,12 @@ def _finish(config: Config, recorder: RunRecorder, topology: Topology, stop: Sto
     """Record and print how the run ended, and return the exit code."""
     run, stopped = recorder.run, stop.requested
     recorded = recorder.record_end(outcome, stopped)
-    print(format_summary(run, config, stopped, write_run_report(config, run, describe)), flush=True)
+    print(summary.format_summary(run, config, stopped, write_run_report(config, run, describe)), flush=True)
     if not recorded:
-        print(f"error: {not_recorded_message(run, outcome.state)}", file=sys.stderr, flush=True)
+        print(f"error: {summary.not_recorded_message(run, outcome.state)}", file=sys.stderr, flush=True)
         return 1
     if outcome.state == "completed":
-        bad = config.trainer.detect_nan != "off" and find_nonfinite_loss(outcome.metrics)
+        bad = config.trainer.detect_nan != "off" and summary.find_nonfinite_loss(outcome.metrics)
         return NOT_FINITE if bad else 0
     if topology.launched_by in ZERO_EXIT_LAUNCHERS:
         return 0
@@ -147,16 +136,16 @@ def _handle_failure(config: Config, process: RankProcess, error: BaseException) 
     A supervisor that may restart the ranks finds the first cause, and writes the report of a run that ends. Raises LostRankError if this
     rank has lost another one, and has to end at once because the ranks may start again.
     """
-    error = missing_file_error(config, process.run, error) or error
+    error = failure.missing_file_error(config, process.run, error) or error
     # on this machine no node is lost
     may_restart = "restarts" in Features.of(config) and bool(config.cluster.retries or running_job())
-    try_to_record_failure(process.recorder, describe_error(error))
-    if process.recorder and not may_restart and (cause := wait_for_cause(process.run, error)):
+    try_to_record_failure(process.recorder, summary.describe_error(error))
+    if process.recorder and not may_restart and (cause := failure.wait_for_cause(process.run, error)):
         try_to_record_failure(process.recorder, cause)
     written = process.recorder and not may_restart and not isinstance(error, ProjectError)
     report = write_run_report(config, process.run, describe) if written else []
-    report_failure(process.run, process.topology, error, report)
-    if may_restart and is_consequence(error):
+    failure.report_failure(process.run, process.topology, error, report)
+    if may_restart and failure.is_consequence(error):
         raise LostRankError("this rank has lost another one") from error
     for disconnect in process.disconnect:
         disconnect()

@@ -38,18 +38,10 @@ def is_own(connection: socket.socket) -> bool:
 
 
 def read_line(connection: socket.socket) -> str:
-    """Read one line without its end. Empty if the peer has closed the connection."""
-    found = b""
-    while not found.endswith(b"\n"):
-        try:
-            seen = connection.recv(1 << 16, socket.MSG_PEEK)
-            part = connection.recv(seen.find(b"\n") + 1 or len(seen)) if seen else b""
-        except OSError:
-            return ""
-        if not part:
-            return ""
-        found += part
-    return found[:-1].decode(errors="surrogateescape")
+    """Read one short line without its end. Empty if the peer has closed the connection."""
+    with suppress(OSError), connection.makefile("rb", buffering=0) as stream:
+        return stream.readline().decode().rstrip("\n")
+    return ""
 
 
 def connect(name: str | bytes, seconds: float) -> socket.socket | None:
@@ -76,7 +68,7 @@ def request_fork(
     request = json.dumps({"command": [*command], "environ": {**environ}, **own})
     with suppress(OSError):
         socket.send_fds(connection, [b"."], streams)
-        connection.sendall(request.encode(errors="surrogateescape") + b"\n")
+        connection.sendall(f"{request}\n".encode())
         return read_line(connection)
     return ""
 

@@ -65,7 +65,7 @@ def _two(place: Place, words: tuple[str, ...], alone: float, close: float = CLOS
         config.framework, config.strategy.name, (2,)
     )  # as the machine had two; each rank sees the one GPU as its only one
     run = make_run(config, place.words(*words), layout)
-    if code := run_here(run, layout):
+    if code := run_here(run, config, layout):
         return f"exit code {code}"
     return _other(float(run.read_info()["metrics"]["test/loss"]), alone, close)
 
