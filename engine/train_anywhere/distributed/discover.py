@@ -61,9 +61,8 @@ def find_launcher(env: Environ) -> tuple[str, int, int]:
     return "none", 0, 1
 
 
-def discover(environ: Environ | None = None) -> Topology:
-    """Read the topology from `environ`. Raises TopologyError if variables contradict or are missing."""
-    env = os.environ if environ is None else environ
+def discover(env: Environ = os.environ) -> Topology:
+    """Read the topology from `env`. Raises TopologyError if variables contradict or are missing."""
     launcher, rank, world = find_launcher(env)
     if launcher == "none":
         return Topology()

@@ -1,9 +1,7 @@
 """The layout of a run over nodes, devices and ranks, and the GPUs of this machine."""
 
 import os
-import platform
 import re
-import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,13 +48,6 @@ def take_share(environ: MutableMapping[str, str] = os.environ) -> None:
     gpus = cuda_visible_devices(environ) or [str(number) for number in range(visible_gpus(environ))]
     if gpus:
         environ["CUDA_VISIBLE_DEVICES"] = gpus[slot * len(gpus) // members]
-
-
-def apple_gpu_problem() -> str:
-    """Return the message for trainer.accelerator=mps. Empty on a Mac with Apple silicon."""
-    if sys.platform == "darwin" and platform.machine() == "arm64":
-        return ""
-    return "trainer.accelerator=mps needs a Mac with Apple silicon; use trainer.accelerator=auto or cpu."
 
 
 def no_gpu_message(seen_by: str) -> str:

@@ -116,11 +116,11 @@ def rank_variables(topology: Topology) -> dict[str, str]:
 
 def node_variables(topology: Topology, command: list[str]) -> dict[str, str]:
     """Return the variables of the only process of a node: a rank, or a launcher."""
-    t, port = topology, str(topology.rendezvous_port)
+    t = topology
+    place = {"MASTER_ADDR": t.coordinator_address, "MASTER_PORT": str(t.rendezvous_port)}
     if not (launcher := launcher_of(command)):
-        return {**rank_variables(t), "MASTER_ADDR": t.coordinator_address, "MASTER_PORT": port}
-    found = {"NNODES": str(t.nodes), "NODE_RANK": str(t.node_rank), "MASTER_ADDR": t.coordinator_address}
-    found["MASTER_PORT"] = port
+        return rank_variables(t) | place
+    found = {"NNODES": str(t.nodes), "NODE_RANK": str(t.node_rank)} | place
     # https://docs.pytorch.org/docs/stable/elastic/run.html: each option of torchrun is also read from PET_<OPTION>
     return found | ({f"PET_{k}": v for k, v in found.items()} if launcher == "torchrun" else {})
 

@@ -47,10 +47,9 @@ from train_anywhere.program.program_metrics import ProgramMetrics
 from train_anywhere.runs import attempts, summary
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.recorder import try_to_record_failure
-from train_anywhere.runs.summary import describe_error, find_nonfinite_loss
 
-POLL_S, RECORD_S = 0.2, 10.0
-"""Seconds between two looks at the program, and two records of the time."""
+POLL_S = 0.2
+"""Seconds between two looks at the program."""
 
 WRITING_S = 5.0
 """A program that the signal would end, and that is writing a file, may complete it for so long."""
@@ -100,8 +99,8 @@ def run_program(config: Config, process: RankProcess) -> int:
     except BaseException as error:
         found = isinstance(error, NotFiniteError)
         if found and topology.world_size > 1:
-            attempts.claim_first(run, attempts.CAUSE, describe_error(error))
-        try_to_record_failure(recorder, describe_error(error))
+            attempts.claim_first(run, attempts.CAUSE, summary.describe_error(error))
+        try_to_record_failure(recorder, summary.describe_error(error))
         if not found:
             raise
         print(f"error: {error}", file=sys.stderr, flush=True)
@@ -165,7 +164,7 @@ class ProgramProcess:
         # in a terminal only processes of its foreground group may read
         self._group = -1 if alone or os.isatty(0) else 0
         self._patience = STOP_SHARE * (config.cluster.signal_seconds or SIGNAL_S) if in_job else 60.0
-        self._sent, self._heard, self._recorded = set[int](), threading.Event(), time.monotonic()
+        self._sent, self._heard = set[int](), threading.Event()
         again = _started_before(process) and any(process.run.checkpoints.iterdir())
         command = build_command(config, environ, topology, again)
         by_user = topology.launched_by == "none" and "TRAIN_PARENT" not in ENVIRON
@@ -248,16 +247,12 @@ class ProgramProcess:
             target.flush()
 
     def _observe(self) -> None:
-        """Beat for the program, and record its metrics and its time."""
-        now = time.monotonic()
+        """Beat for the program, and read its metrics."""
         if self._heard.is_set() or self._alone:
             self.process.heartbeat.pulse()
         self._heard.clear()
         if self.metrics:
             self.metrics.read()
-        if self.process.recorder and now - self._recorded > RECORD_S:
-            self.process.recorder.record_progress()
-            self._recorded = now
 
     def _pass_signal(self) -> None:
         """Send the signal that is due, and kill a program that ignores it."""
@@ -387,7 +382,7 @@ def _finish(config: Config, process: RankProcess, code: int, metrics: ProgramMet
     elif metrics and metrics.pattern:
         print(f"{'Next:':<15}add this key, which draws the losses that it prints:")
         print(f"    'program.metrics={metrics.pattern}'", flush=True)
-    bad = config.trainer.detect_nan != "off" and find_nonfinite_loss(facts.get("metrics", {}))
+    bad = config.trainer.detect_nan != "off" and summary.find_nonfinite_loss(facts.get("metrics", {}))
     if state == "completed" and bad:
         return NOT_FINITE
     kills_others = several and stop.requested and topology.launched_by in ("srun", "local")

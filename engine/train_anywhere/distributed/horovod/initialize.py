@@ -14,12 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from train_anywhere.distributed.network.addresses import (
-    LOOPBACK_INTERFACE,
-    interface_to_others,
-    listen,
-    rendezvous_address,
-)
+from train_anywhere.distributed.network import addresses
 from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError, LostRankError, TopologyError, listed
@@ -118,7 +113,7 @@ def explain_lost_ranks(topology: Topology) -> Iterator[None]:
 def gloo_variables(topology: Topology, port: int, timeout: float = START_TIMEOUT_S) -> dict[str, str]:
     """Return the variables for Horovod once all ranks met at `port`. Raises TopologyError if they don't."""
     variables = horovod_environment(topology)
-    address = socket.gethostbyname(rendezvous_address(topology))
+    address = socket.gethostbyname(addresses.rendezvous_address(topology))
     if topology.world_size > 1:
         variables |= {"HOROVOD_GLOO_RENDEZVOUS_ADDR": address, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port)}
         deadline = time.monotonic() + timeout
@@ -127,7 +122,9 @@ def gloo_variables(topology: Topology, port: int, timeout: float = START_TIMEOUT
             _await_ranks(topology, port, deadline, timeout)
         else:
             _report_to_rank_0(topology, address, port, deadline)
-    interface = interface_to_others(topology) if topology.nodes > 1 else LOOPBACK_INTERFACE
+    interface = (
+        addresses.interface_to_others(topology) if topology.nodes > 1 else addresses.LOOPBACK_INTERFACE
+    )
     if interface and "HOROVOD_GLOO_IFACE" not in os.environ:
         variables["HOROVOD_GLOO_IFACE"] = interface  # else Gloo resolves the host's own name
     return variables
@@ -136,7 +133,7 @@ def gloo_variables(topology: Topology, port: int, timeout: float = START_TIMEOUT
 def _await_ranks(topology: Topology, port: int, deadline: float, timeout: float) -> None:
     """Wait for all ranks on rank 0, then run Horovod's own key-value server in a daemon thread. Raises TopologyError."""
     http_server = importlib.import_module("horovod.runner.http.http_server")
-    listener, connections = listen(topology, port), dict[int, socket.socket]()
+    listener, connections = addresses.listen(topology, port), dict[int, socket.socket]()
 
     class Server(http_server.RendezvousHTTPServer):  # type: ignore[misc, name-defined]
         socket: Any

@@ -102,8 +102,8 @@ def _resolve(host: str) -> list[tuple[int, tuple[Any, ...]]]:
     return [(family, address) for family, _, _, _, address in found]
 
 
-LIBRARIES = ("builtins", "torch", "tensorflow")
-"""Packages whose exceptions count; an exception class of another package does not, whatever its message."""
+LIBRARIES = ("torch", "tensorflow")
+"""Packages whose exceptions count, besides RuntimeError; one of another package does not, whatever its message."""
 
 FORMS = (
     # Gloo, after ranks have connected: earlier errors may be about this rank's own network
@@ -122,14 +122,10 @@ FORMS = (
 def lost_rank(error: BaseException) -> str | None:
     """Return a library's message about a broken connection to another rank, else None."""
     kind = type(error)
-    if kind.__module__.split(".")[0] not in LIBRARIES or not isinstance(error, Exception):
+    if kind is not RuntimeError and kind.__module__.partition(".")[0] not in LIBRARIES:
         return None
-    if kind.__module__ == "builtins" and kind is not RuntimeError:
-        return None
-    for form in FORMS:
-        if found := re.search(form, str(error), re.MULTILINE):
-            return str(found[1]).strip()
-    return None
+    found = re.search("|".join(FORMS), str(error), re.MULTILINE)
+    return str(found[found.lastgroup or 0]).strip() if found else None
 
 
 LOOPBACK = "127.0.0.1"
