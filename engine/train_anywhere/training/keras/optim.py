@@ -86,13 +86,16 @@ class Grouped:
         """Create the state of each variable, and find its settings."""
         super().build(variables)  # type: ignore[misc]
         local = tf.distribute.get_strategy().experimental_local_results
-        numbers = {copy.ref(): number for number, v in enumerate(variables) for copy in local(v.value)}
-        settings = []  # the factor of the learning rate, and the weight decay
-        for path in (v.path for v in variables):
-            lr, decay = group_settings(matching_groups(self.section.groups, path))
-            decay = 0.0 if path in self.undecayed else self.section.weight_decay if decay is None else decay
-            settings.append((1.0 if lr is None else lr / self.section.lr, decay))
-        self.number, self.settings = numbers.__getitem__, settings.__getitem__
+        settings: dict[
+            Any, tuple[int, float, float]
+        ] = {}  # the variable's number, the factor of its learning rate, its weight decay
+        for number, variable in enumerate(variables):
+            lr, decay = group_settings(matching_groups(self.section.groups, variable.path))
+            factor = 1.0 if lr is None else lr / self.section.lr
+            decay = self.section.weight_decay if decay is None else decay
+            decay = 0.0 if variable.path in self.undecayed else decay
+            settings |= {copy.ref(): (number, factor, decay) for copy in local(variable.value)}
+        self.settings = settings.__getitem__
 
 
 class KerasSGD(Grouped, keras.optimizers.SGD):
@@ -104,8 +107,7 @@ class KerasSGD(Grouped, keras.optimizers.SGD):
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         """Update one variable. The gradient has its shape and dtype, the rate its dtype."""
-        number = self.number(variable.ref())
-        factor, decay = self.settings(number)
+        number, factor, decay = self.settings(variable.ref())
         step = gradient + decay * variable if decay else gradient
         if self.momentum:
             new = self.momentum * self.momentums[number] + step
@@ -119,7 +121,7 @@ class KerasAdamW(Grouped, keras.optimizers.Adam):
 
     def update_step(self, gradient: Any, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         """Update one variable. The gradient may be sparse."""
-        factor, decay = self.settings(self.number(variable.ref()))
+        _, factor, decay = self.settings(variable.ref())
         rate = tf.cast(learning_rate, variable.dtype) * factor
         if decay:
             self.assign_sub(variable, variable * decay * rate)
