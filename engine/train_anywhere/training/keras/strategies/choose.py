@@ -141,26 +141,15 @@ class SlurmCluster(tf.distribute.cluster_resolver.SlurmClusterResolver):
     """
 
     def __init__(self, topology: Topology, gpus: int) -> None:
-        self._cluster = json.loads(tf_config(topology))
+        self._workers = json.loads(tf_config(topology))["cluster"]
         hosts = dict(topology.layout())
-        super().__init__(
-            {"worker": topology.world_size},
-            tasks_per_node=hosts,
-            gpus_per_node=max(hosts.values()),
-            auto_set_gpu=False,
-        )
+        options = {"gpus_per_node": max(hosts.values()), "gpus_per_task": gpus, "auto_set_gpu": False}
+        super().__init__({"worker": topology.world_size}, tasks_per_node=hosts, **options)
         self.task_type, self.task_id = "worker", topology.rank
-        self._gpus = gpus
 
     def cluster_spec(self) -> tf.train.ClusterSpec:
         """Return the addresses of all workers, in the order of the ranks."""
-        return tf.train.ClusterSpec(self._cluster["cluster"])
-
-    def num_accelerators(
-        self, task_type: str | None = None, task_id: int | None = None, config_proto: object = None
-    ) -> dict[str, int]:
-        """Return the number of this process's devices."""
-        return {"GPU": self._gpus}
+        return tf.train.ClusterSpec(self._workers)
 
 
 def make_strategy(name: str, config: Config, topology: Topology, devices: int) -> Strategy:
