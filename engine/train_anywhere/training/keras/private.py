@@ -13,14 +13,9 @@ from train_anywhere.errors import ConfigError
 SUMS_GRADIENTS, BUILDS, RATE = "_all_reduce_sum_gradients", "_maybe_symbolic_build", "_learning_rate"
 
 
-def has(owner: Any, name: str) -> bool:
-    """Return whether an object of Keras has this attribute."""
-    return hasattr(owner, name)
-
-
 def keep_gradients(optimizer: keras.optimizers.Optimizer) -> None:
     """Keep Keras from summing averaged gradients over the replicas. Raises ConfigError: it does so elsewhere, on TensorFlow's replicas."""
-    if has(optimizer, SUMS_GRADIENTS):
+    if hasattr(optimizer, SUMS_GRADIENTS):
         setattr(optimizer, SUMS_GRADIENTS, lambda gradients_and_variables: gradients_and_variables)
     elif tf.distribute.has_strategy():
         raise ConfigError(
@@ -34,10 +29,10 @@ def skip_build(model: keras.Model) -> None:
 
     See https://github.com/keras-team/keras/issues/20585.
     """
-    if tf.distribute.has_strategy() and has(model, BUILDS):
+    if tf.distribute.has_strategy() and hasattr(model, BUILDS):
         setattr(model, BUILDS, lambda **_: None)
 
 
 def rate_source(optimizer: keras.optimizers.Optimizer) -> Any:
     """Return the schedule or variable of the learning rate; without its name, the rate of the next step."""
-    return getattr(optimizer, RATE) if has(optimizer, RATE) else optimizer.learning_rate
+    return getattr(optimizer, RATE, optimizer.learning_rate)
