@@ -168,6 +168,34 @@ def test_what_is_trainable_is_resumed(make_run: Make, stop_at, monkeypatch, step
     resume_equals_uninterrupted(make_run, stop_at, monkeypatch, step, *overrides)
 
 
+def test_what_is_trainable_is_resumed_in_steps_that_are_not_traced(make_run: Make, stop_at, monkeypatch):
+    words = (task("compiled"), "task.eager=true", UNFREEZES)
+    resume_equals_uninterrupted(make_run, stop_at, monkeypatch, 14, *words)
+
+
+def test_what_was_traced_is_resumed_after_a_process_without_a_step(make_run: Make, monkeypatch) -> None:
+    """A resumed process validates and saves, and dies before its first step."""
+    from train_anywhere.training.keras.loop.callbacks import TrainingCallback
+
+    words, flag = (task("compiled"), UNFREEZES), Stop()
+    outcome, _ = trained(make_run, *words)
+    config, parts = make_run(*BASE, *words)
+
+    def stop_in_validation(self: TrainingCallback, at_step: bool = False) -> None:
+        flag.requested = "SIGUSR1" if self.position.epoch == 1 and not at_step else None
+        check(self, at_step)
+
+    check = TrainingCallback.check_requests
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainingCallback, "check_requests", stop_in_validation)
+        assert run_keras(config, parts, flag).state == "preempted"
+    with monkeypatch.context() as patched, pytest.raises(AttributeError):
+        patched.delattr(TrainingCallback, "_end_step")
+        run_keras(config, open_run(parts.path))
+    ended = run_keras(config, open_run(parts.path))
+    assert bits(ended) == bits(outcome)
+
+
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize(("kind", "moves"), [("", [False, True]), ("Within", [True, True])])
 @pytest.mark.quick("Within-moves1-True")

@@ -26,7 +26,7 @@ def make_module(model: Any, accumulate: int, shape: tuple[int, ...] = (8, 8, 1),
     ]
     spec = (tf.TensorSpec((None, *shape)), tf.TensorSpec((None,), tf.int64))
     extra, *_ = build_variables(model, "model", (), applies, spec, None)
-    return Module(model, model, {}, Strategy(), extra, applies, accumulate=accumulate, **options)
+    return Module(model, model, Strategy(), extra, applies, accumulate=accumulate, **options)
 
 
 def small_model() -> Any:

@@ -1,6 +1,7 @@
 """Open the trained Keras model of a run on one device, to measure, use and export it so that the export answers as `predict` does."""
 
 import inspect
+from collections.abc import Mapping
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -43,7 +44,7 @@ def open_trained_model(config: Config, folder: Path, splits: Splits | None = Non
         load_initial_weights(config.init, module, lambda line: None)
         check_base(str(folder), module, read_state(folder / "state.json")["lora"])
     restore_variables(folder / "weights.npz", module.weights())
-    return TrainedModel(config, module, loader)
+    return TrainedModel(config, module, loader, splits.facts)
 
 
 class TrainedModel:
@@ -57,8 +58,8 @@ class TrainedModel:
         generate: continues a sequence of tokens; None without `generate` of a task that gets its network.
     """
 
-    def __init__(self, config: Config, module: Module, loader: Loader) -> None:
-        self.config, self.module, self.loader, self.facts = config, module, loader, module.facts
+    def __init__(self, config: Config, module: Module, loader: Loader, facts: Mapping[str, Any]) -> None:
+        self.config, self.module, self.loader, self.facts = config, module, loader, facts
         self.network = module.network or module.model
         self.call_arguments = inference_arguments(self.network)
         split = loader.splits["train"]

@@ -72,7 +72,6 @@ class Module:
     Args:
         model: the model that callbacks see. Its variables and those of its metrics and optimizers exist.
         network: the network of `model=`; None if the model brings its own.
-        facts: facts about the data set, such as the number of classes.
         extra: variables that the steps use and the model does not track.
         base: the weights that `model.lora` freezes; None without adapters.
         spec: types and shapes of a replica's batch of training.
@@ -94,7 +93,6 @@ class Module:
         self,
         model: keras.Model,
         network: keras.Model | None,
-        facts: Mapping[str, Any],
         strategy: Strategy,
         extra: NamedVariables,
         applies: Sequence[AveragingApply],
@@ -104,7 +102,7 @@ class Module:
         jit_compile: bool = False,
         rate_of: keras.optimizers.Optimizer | None = None,
     ) -> None:
-        self.model, self.network, self.facts, self.strategy, self.base = model, network, facts, strategy, base
+        self.model, self.network, self.strategy, self.base = model, network, strategy, base
         self.spec, self.extra, self.applies = spec, extra, applies
         self.accumulate, self.jit_compile = accumulate, jit_compile
         self.optimizers = [apply.optimizer for apply in applies]
@@ -124,7 +122,6 @@ class Module:
             self.rows = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.flags: list[bool] | None = None
         self.saved_flags: list[bool] | None = None
-        self._own_flags: list[bool] | None = None
         self._make = model.make_train_function
         model.make_train_function = self.make_again
         self.make_functions()
@@ -137,19 +134,6 @@ class Module:
                 apply.name += "."  # collectives of a new graph need new names
             self.make_functions()
 
-    def set_traced_flags(self) -> None:
-        """Set what is trainable as it was when the step was traced, before it is traced in this process."""
-        if self.flags is None:
-            self._own_flags = read_flags(self.model)
-            self.flags, self.saved_flags = self.saved_flags or self._own_flags, None
-            set_flags(self.model, self.flags)
-
-    def set_own_flags(self) -> None:
-        """Set what is trainable as callbacks did, which has no effect on the traced step."""
-        if self._own_flags is not None:
-            set_flags(self.model, self._own_flags)
-            self._own_flags = None
-
     def make_functions(self) -> None:
         """Create the functions that train and test, which are traced at their first calls."""
         model, step = self.model, self._train_step()
@@ -158,6 +142,7 @@ class Module:
             model.steps_per_execution = 1
             model.train_function = self._step_function(step)
             model.test_function = self._step_function(model.test_step)
+            model.train_function = self._trace_with_flags(model.train_function)
             skip_build(model)
             return
         if self.network is not None:
@@ -176,6 +161,23 @@ class Module:
         self._make(force=True)
         del model.train_step
         model.make_test_function(force=True)
+        if not model.run_eagerly:
+            model.train_function = self._trace_with_flags(model.train_function)
+
+    def _trace_with_flags(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return a function for the first call, which traces the step: with `saved_flags`, also if callbacks have set others since."""
+
+        def trace(iterator: Any) -> Any:
+            own = read_flags(self.model)
+            self.flags, self.saved_flags = self.saved_flags or own, None
+            set_flags(self.model, self.flags)
+            try:
+                return function(iterator)
+            finally:
+                set_flags(self.model, own)
+                self.model.train_function = function
+
+        return trace
 
     def _step_function(self, step: Callable[[Any], Any]) -> Callable[[Iterator[Any]], Any]:
         """Return a graph that runs `step` on the next batch of each replica."""
@@ -197,7 +199,7 @@ class Module:
     def measure(self, split: str, data: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics of a split over all ranks, without callbacks. `data` are arguments of `evaluate`."""
         self.logs = self.model.evaluate(**data, return_dict=True, verbose=0)
-        return self.report(split, self.strategy.sum(self.take()))
+        return self.report(split, self.strategy.sum_arrays(self.take()))
 
     def _train_step(self) -> Callable[[Any], Any]:
         """Return the model's training step, or one that applies its gradients after it."""
@@ -266,7 +268,7 @@ class Module:
 
     def metric_state(self) -> list[np.ndarray]:
         """Return the states of the metrics over all replicas. All processes call this."""
-        return self._to_arrays(self.strategy.sum(self.metric_sums()))
+        return self.strategy.sum_arrays(self._metric_sums())
 
     def restore_metrics(self, states: Sequence[Any]) -> None:
         """Continue from these states, of which each replica gets an equal part: steps may return values of their replica's part."""
@@ -279,51 +281,42 @@ class Module:
             for number, copy in enumerate(copies, self.strategy.rank * len(copies)):
                 copy.assign(part if number else rest.astype(part.dtype))
 
-    def metric_sums(self) -> list[float]:
-        """Return the states as numbers, summed over the replicas of this process."""
+    def _metric_sums(self) -> list[np.ndarray]:
+        """Return the states, summed over the replicas of this process."""
         local = self.strategy.local_values
-        totals = (sum(np.asarray(v, np.float64) for v in local(one)) for one in self.metric_variables)
-        return [number for total in totals for number in np.ravel(total).tolist()]
+        states = ([np.asarray(copy, np.float64) for copy in local(v)] for v in self.metric_variables)
+        return [np.sum(copies, axis=0) for copies in states]
 
-    def _to_arrays(self, numbers: Sequence[float]) -> list[np.ndarray]:
-        """Return the numbers that start with those of `metric_sums` as arrays in the shapes of the variables."""
-        variables = self.metric_variables
-        parts = np.split(np.asarray(numbers), np.cumsum([math.prod(v.shape) for v in variables]))
-        return [part.reshape(tuple(v.shape)) for v, part in zip(variables, parts, strict=False)]
-
-    def take(self) -> list[float]:
+    def take(self) -> list[np.ndarray]:
         """Return what `report` needs of this process: the states of the metrics, then the values of the last step."""
-        return [*self.metric_sums(), *self._take_values()] if self.several else []
+        return [*self._metric_sums(), *self._take_values()] if self.several else []
 
-    def _take_values(self) -> list[float]:
-        """Return each value of the last step, and 1 if it is the result of its metric, then the rows, summed over the local replicas.
-
-        The values count by the rows of each replica.
-        """
+    def _take_values(self) -> list[np.ndarray]:
+        """Return the values of the last step, times the rows of each local replica; 1 for each result of its metric; the rows."""
         copies = zip(*map(self.distribution.experimental_local_results, self.logs.values()), strict=True)
         replicas = [flatten_result(dict(zip(self.logs, one, strict=True))) for one in copies]
         rows = [one.pop(ROWS) for one in replicas]
         here = [self.strategy.local_values(v) for v in self.metric_variables]
         known = [self._compute([copies[n] for copies in here]) for n in range(len(replicas))]
-        self._names, numbers = [*replicas[0]] if replicas else [], list[float]()
+        self._names = [*replicas[0]] if replicas else []
+        totals, same = [], []
         for name in self._names:
             pairs = [(one[name], own.get(name, math.nan)) for one, own in zip(replicas, known, strict=True)]
-            same = all(math.isclose(*pair, rel_tol=1e-6) for pair in pairs)
-            numbers += [sum(a * n for (a, _), n in zip(pairs, rows, strict=True)), float(same)]
-        return [*numbers, sum(rows)]
+            totals.append(sum(value * count for (value, _), count in zip(pairs, rows, strict=True)))
+            same.append(all(math.isclose(*pair, rel_tol=1e-6) for pair in pairs))
+        return [np.array(totals), np.array(same, float), np.array(sum(rows))]
 
-    def _means(self, numbers: Sequence[float]) -> dict[str, float]:
-        """Return the values by name, from numbers that end with those of `_take_values`."""
-        *sums, rows = numbers[len(numbers) - 2 * len(self._names) - 1 :]
-        return {name: total / rows for name, total in zip(self._names, sums[::2], strict=True)}
+    def _means(self, totals: np.ndarray, rows: np.ndarray) -> dict[str, float]:
+        """Return the values of the last step by name."""
+        return dict(zip(self._names, (totals / rows).tolist(), strict=True))
 
-    def _results(self, numbers: Sequence[float]) -> dict[str, float]:
+    def _results(self, sums: Sequence[np.ndarray]) -> dict[str, float]:
         """Return the metrics over all replicas or, as `fit`, the values of the last step if it returned others."""
-        metrics, values = self._compute(self._to_arrays(numbers)), self._means(numbers)
+        *states, totals, same, rows = sums
+        metrics, values = self._compute(states), self._means(totals, rows)
         if not values or values.keys() == metrics.keys():
             return metrics
-        flags = numbers[len(numbers) - 2 * len(values) : -1 : 2]
-        own = [name for name, ranks in zip(values, flags, strict=True) if ranks == self.strategy.processes]
+        own = [n for n, ranks in zip(values, same, strict=True) if ranks == self.strategy.processes]
         return values | {name: metrics[name] for name in own}
 
     def _compute(self, states: Sequence[Any]) -> dict[str, float]:
@@ -336,7 +329,7 @@ class Module:
             found |= result if isinstance(result, dict) else {metric.name: result}
         return flatten_result(found)
 
-    def report(self, split: str, sums: list[float]) -> dict[str, float]:
+    def report(self, split: str, sums: Sequence[np.ndarray]) -> dict[str, float]:
         """Return what Keras reports, by names such as `val/loss`, which stands first."""
         if self.several:
             values = self._results(sums)
@@ -347,7 +340,10 @@ class Module:
 
     def batch_logs(self) -> dict[str, Any]:
         """Return what the last step has returned, over the replicas of this process."""
-        return self._means(self._take_values()) if self.several else to_numbers(self.logs)
+        if not self.several:
+            return to_numbers(self.logs)
+        totals, _, rows = self._take_values()
+        return self._means(totals, rows)
 
     def weights(self) -> NamedVariables:
         """Return the variables of a checkpoint by name. Raises ConfigError if the base is trained."""
@@ -381,14 +377,13 @@ class Module:
             return
         variables = [v for v in self.weights().values() if v.name != "seed_generator_state"]
         strategy.average_variables(self.moving_statistics())
-        values = [strategy.local_values(v) for v in variables]
-        here, digests = len(strategy.local_values(variables[0])), list[int]()
-        for replica in range(here):
+        values, digests = [strategy.local_values(v) for v in variables], list[int]()
+        for replica in range(strategy.local):
             digest = hashlib.blake2b(digest_size=6)  # 48 bits, which float64 holds
             for copies in values:
                 digest.update(copies[min(replica, len(copies) - 1)].numpy().tobytes())
             digests.append(int.from_bytes(digest.digest()))
-        sums = [number for row in strategy.gather(digests, here) for number in row]
+        sums = [number for row in strategy.gather(digests) for number in row]
         what = "rank" if strategy.processes > 1 else "device"
         if others := [str(n) for n, one in enumerate(sums) if one != sums[0]]:
             raise RanksDifferError(

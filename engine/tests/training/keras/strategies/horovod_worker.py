@@ -71,7 +71,7 @@ def run(case: str, folder: Path) -> None:
     data = batches(case, topology.rank, topology.world_size)
     extra, *_ = build_variables(model, "classification", (), applies, data.element_spec, None)
     data = data if accumulate == 1 else data.batch(accumulate)
-    module = Module(model, inner, {}, strategy, extra, applies, accumulate=accumulate)
+    module = Module(model, inner, strategy, extra, applies, accumulate=accumulate)
     strategy.broadcast_variables([*model.variables, *model.optimizer.variables])
 
     with explain_lost_ranks(topology):
@@ -86,7 +86,7 @@ def run(case: str, folder: Path) -> None:
     np.savez(
         folder / f"{case}.{topology.world_size}.{topology.rank}.npz",
         **{f"weights/{n}": v.numpy() for n, v in enumerate(variables)},
-        sums=np.array(strategy.sum(module.metric_sums())),
+        sums=np.concatenate([np.ravel(state) for state in module.metric_state()]),
         before=np.concatenate([np.ravel(v) for v in before]) if before else np.zeros(0),
         collectives=np.array(collectives(module.model.train_function) if module.several else []),
     )

@@ -86,7 +86,7 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
             refuse_unmatched(config.optimizer.groups, [v.path for v in model.weights])
         used = [apply.optimizer for apply in applies if apply.variables]
         rate_of, others = check_optimizers(config, strategy.replicas, ours, used)
-        form = (model, None if whole else network, splits.facts, strategy, extra, applies, base, spec)
+        form = (model, None if whole else network, strategy, extra, applies, base, spec)
         module = Module(*form, plan.accumulate, config.trainer.compile and not whole, rate_of)
     module.notes += [*loader.notes, *notes, *others, *[NOT_COMPILED] * (config.trainer.compile and whole)]
     module.notes += [OLD_TASK.format(target)] * isinstance(model, OldTask)

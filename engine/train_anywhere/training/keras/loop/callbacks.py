@@ -160,10 +160,8 @@ class TrainingCallback(StepWork):
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Call the callbacks."""
-        if not self.replaying:
-            if self.train_hooks:
-                self._call("on_train_batch_begin", batch, {})
-            self.module.set_traced_flags()
+        if self.train_hooks and not self.replaying:
+            self._call("on_train_batch_begin", batch, {})
         self.pace.ask()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -181,7 +179,6 @@ class TrainingCallback(StepWork):
             left = plan.steps_per_epoch - position.batch // plan.accumulate
             steps = min(self.model.steps_per_execution, left)
             self.heartbeat.computed(self.pace.seconds(self.heartbeat, steps))
-            self.module.set_own_flags()
             self.module.logs, self._logged = logs, True
             if self.train_hooks:
                 self._call("on_train_batch_end", batch, self.module.batch_logs())
@@ -291,7 +288,7 @@ class TrainingCallback(StepWork):
         if self.test_hooks:
             self._call("on_test_batch_end", batch, self.module.batch_logs())
         self.heartbeat.evaluated_batch()
-        self.check_stop_flag()
+        self.check_requests()
         self._leave_test()
 
     def on_test_end(self, logs: Any = None) -> None:

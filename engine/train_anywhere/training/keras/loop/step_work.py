@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -151,8 +151,6 @@ class StepWork(keras.callbacks.CallbackList):
         if self.checkpointer:
             self.checkpointer.check()
         position.advance(self.plan, self.config.trainer, steps)
-        if self.module.strategy.processes == 1:
-            self._end_training(self.timer.is_over)
         self._take_stop(at_step=True)
         metrics = None
         if position.pending or position.step // every > start // every:
@@ -171,7 +169,6 @@ class StepWork(keras.callbacks.CallbackList):
         self.progress.add_batches(
             position.epoch, position.batch - 1, metrics, steps * self.plan.accumulate, loss
         )
-        self.check_stop_flag()
         self.save_requested |= self.observers.reach(position.step)
         if profile := self.progress.profile:
             profile.after_step(position.step)
@@ -271,54 +268,53 @@ class StepWork(keras.callbacks.CallbackList):
             raise Stopped
 
     def reduce(self, split: str) -> dict[str, float]:
-        """Return the metrics over all ranks, and agree to stop or save. All ranks call this."""
-        requests = [
-            float(self.stop.requested is not None),
-            float(self._requests_checkpoint()),
-            float(self.progress.take_profile()),
-            float(self.end_requested),
-            float(self.timer.is_over),
-            *self.heartbeat.efficiency.numbers(),
-        ]
-        reduced = self.module.strategy.sum([*self.module.take(), *requests])
-        *sums, to_stop, to_save, to_profile, to_end, over, whole, waited = reduced
-        self.progress.request_profile(int(to_profile))
-        self.heartbeat.efficiency.set_sums([whole, waited])
-        self.position.preempted |= to_stop > 0
-        self.save_requested |= to_save > 0
-        if to_end > 0:
-            self._end_early(split == "train")
-        self._end_training(over > 0)
+        """Return the metrics over all ranks, and follow the requests of all. All ranks call this."""
+        efficiency = self.heartbeat.efficiency
+        own = np.array([*self._requests(), *efficiency.numbers()])
+        *sums, numbers = self.module.strategy.sum_arrays([*self.module.take(), own])
+        *requests, whole, waited = numbers.tolist()
+        efficiency.set_sums([whole, waited])
+        self._follow(requests, split == "train")
         return self.module.report(split, sums)
 
-    def check_stop_flag(self) -> None:
-        """Check for requests to stop or save in a single process, which needs no agreement of ranks."""
+    def check_requests(self, at_step: bool = False) -> None:
+        """Follow the requests in a single process, which needs no agreement of ranks."""
         if self.module.strategy.processes == 1:
-            self.position.preempted |= self.stop.requested is not None
-            self.save_requested |= self._requests_checkpoint()
-            self.progress.request_profile(self.progress.take_profile())
+            self._follow(self._requests(), at_step)
 
-    def _requests_checkpoint(self) -> bool:
-        """Return whether rank 0 wants to save now, as a feature or `jobs.py save` requests."""
-        requested = bool(self.progress.requests.save) or self.observers.requests_checkpoint()
-        return self.checkpointer is not None and requested
+    def _requests(self) -> list[float]:
+        """Return whether this process requests to stop, to save, to profile, and to end training by a callback or in time."""
+        saves = bool(self.progress.requests.save) or self.observers.requests_checkpoint()
+        requests = [
+            self.stop.requested is not None,
+            self.checkpointer is not None and saves,  # by a feature or `jobs.py save`
+            self.progress.take_profile(),
+            self.end_requested,
+            self.timer.is_over,
+        ]
+        return [*map(float, requests)]
+
+    def _follow(self, requests: Sequence[float], at_step: bool) -> None:
+        """Do what a rank has requested by `_requests`."""
+        to_stop, to_save, to_profile, to_end, over = requests
+        position = self.position
+        position.preempted |= to_stop > 0
+        self.save_requested |= to_save > 0
+        self.progress.request_profile(int(to_profile))
+        if to_end > 0:
+            self._end_early(at_step)
+        if over > 0 and not (position.timed_out or position.step >= self.plan.total_steps):
+            position.timed_out = position.pending = True
+            self.progress.note(self.timer.end(position.step))
 
     def _take_stop(self, at_step: bool = False, agree: bool = False) -> None:
         """End training if a callback has set `stop_training`. Several processes have to `agree`: all of them call this."""
         self.end_requested |= bool(self.model.stop_training)
         self.model.stop_training = False
-        alone, requested = self.module.strategy.processes == 1, float(self.end_requested)
-        if agree and self.has_users and not alone:
-            requested = self.module.strategy.sum([requested])[0]
-        if requested and (alone or agree):
+        self.check_requests(at_step)
+        requested = [float(self.end_requested)]
+        if agree and (self.module.strategy.sum(requested) if self.has_users else requested)[0]:
             self._end_early(at_step)
-
-    def _end_training(self, over: bool) -> None:
-        """End training at this step if `trainer.max_time` is over."""
-        position = self.position
-        if over and not (position.timed_out or position.step >= self.plan.total_steps):
-            position.timed_out = position.pending = True
-            self.progress.note(self.timer.end(position.step))
 
     def _end_early(self, at_step: bool) -> None:
         """End training after `stop_training`. At a step, a validation ends the epoch as in `fit`."""

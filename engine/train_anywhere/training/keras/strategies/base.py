@@ -126,12 +126,17 @@ class Strategy:
         """Return the sums of a few numbers over the processes. All of them call this."""
         return values
 
-    def gather(self, numbers: Sequence[float], most: int) -> list[list[float]]:
-        """Return up to `most` numbers of each process, integers below 2**53 exactly. All processes call this."""
-        slots = np.zeros((self.processes, most + 1))
-        slots[self.rank, : len(numbers) + 1] = [len(numbers), *numbers]
-        rows = np.reshape(self.sum(slots.ravel().tolist()), slots.shape)
-        return [row[1 : int(row[0]) + 1].tolist() for row in rows]
+    def sum_arrays(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the sums of arrays over the processes, as float64 in their shapes. All processes call this."""
+        numbers = [number for array in arrays for number in array.ravel().tolist()]
+        parts = np.split(np.array(self.sum(numbers)), np.cumsum([array.size for array in arrays]))
+        return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=False)]
+
+    def gather(self, numbers: Sequence[float]) -> list[list[float]]:
+        """Return the numbers of each process, integers below 2**53 exactly. All call this with equally many."""
+        slots = np.zeros((self.processes, len(numbers)))
+        slots[self.rank] = numbers
+        return [row.tolist() for row in self.sum_arrays([slots])[0]]
 
     def broadcast_variables(self, variables: list[keras.Variable]) -> None:
         """Assign rank 0's values to the variables. All processes call this."""
