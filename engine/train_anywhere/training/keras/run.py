@@ -22,7 +22,6 @@ from train_anywhere.features import Features
 from train_anywhere.job.rank_process import RankProcess, TrainingStopped
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.recorder import report_weights
-from train_anywhere.training.keras.batches import Loader
 from train_anywhere.training.keras.checkpoint import (
     RAW_WEIGHTS,
     Position,
@@ -50,20 +49,8 @@ from train_anywhere.training.reporting.progress import Progress
 def train(config: Config, process: RankProcess) -> Outcome:
     """Train from the newest checkpoint, if any, and test. All ranks call it. Raises errors."""
     index_shards(config, process)
-    tf.config.experimental.enable_tensor_float_32_execution(config.trainer.tf32)
-    # on a CPU results are reproducible bit for bit without it, and it serializes the threads that read data
-    if config.trainer.deterministic:
-        tf.config.experimental.enable_op_determinism()
-    # a single rank may have several devices
-    name, devices = running_strategy(config, process.topology)
-    process.heartbeat.at("meeting")
-    strategy = make_strategy(name, config, process.topology, devices)
-    if config.trainer.deterministic:
-        strategy.pace.turn_off()  # TensorFlow has no deterministic time stamps
-    process.stop.reinstall()  # TensorFlow's server for several processes replaces the handler of SIGTERM
-    process.heartbeat.at("preparing")
-    with strategy.explain_lost_ranks(), plain_data_errors():
-        return KerasTraining(strategy, name, config, process).run()
+    with plain_data_errors():
+        return KerasTraining(config, process).run()
 
 
 class KerasTraining(Training):
@@ -72,14 +59,24 @@ class KerasTraining(Training):
     _callback: TrainingCallback | None = None
     _newest: SavedCheckpoint | None = None
 
-    def __init__(self, strategy: Strategy, name: str, config: Config, process: RankProcess) -> None:
-        super().__init__(config, process)
-        self.strategy, self._name = strategy, name
-
     def make_trainer(self) -> Strategy:
         """Return the strategy, whose ranks have connected."""
+        config, process, trainer = self.config, self.process, self.config.trainer
+        tf.config.experimental.enable_tensor_float_32_execution(trainer.tf32)
+        # a single rank may have several devices
+        self._name, devices = running_strategy(config, process.topology)
+        # on a CPU results are reproducible bit for bit without it, and it serializes the threads that read data
+        if trainer.deterministic:
+            tf.config.experimental.enable_op_determinism()
+        process.heartbeat.at("meeting")
+        self.strategy = make_strategy(self._name, config, process.topology, devices)
+        if trainer.deterministic:
+            self.strategy.pace.turn_off()  # TensorFlow has no deterministic time stamps
+        process.stop.reinstall()  # TensorFlow's server for several processes replaces the handler of SIGTERM
+        process.heartbeat.at("preparing")
+        self.stack.enter_context(self.strategy.explain_lost_ranks())
         keras.utils.clear_session()  # resets the numbers in layer names, and so in the paths of variables
-        keras.utils.set_random_seed(self.config.seed)
+        keras.utils.set_random_seed(config.seed)
         return self.strategy
 
     def open_data(self) -> Splits:
@@ -177,29 +174,48 @@ class KerasTraining(Training):
         if recorder:
             recorder.follow(lambda: position.step)
         newest_written = lambda: checkpointer.newest if checkpointer else None  # noqa: E731
-        form = config, process, plan, strategy.replicas, module.facts
+        form = config, process, plan, strategy.replicas, self._data.facts
         progress = Progress(*form, TensorFlowRecording, newest_written)
-        header = describe(module, self._loader, strategy, self._name, config)
         self.stack.enter_context(checkpointer or nullcontext())
         self.stack.enter_context(progress)
-        best = describe_best_checkpoint(config.task, config.checkpoint)
-        lines = [*header.lines(config, plan), best]
-        lines += [resume_message(newest, config, plan, strategy.replicas)] if newest else []
-        if state and state["devices"] != strategy.replicas:
-            lines.append(device_count_message(state["devices"], strategy.replicas))
-        for line in filter(None, lines):
-            progress.note(line)
+        header = self._describe()
         if recorder:
-            known = describe_data(module.spec, module.facts)
+            known = describe_data(module.spec, self._data.facts)
             own = {"own_workers": 0 if isinstance(self._loader.splits["train"], Stream) else None}
             recorder.record_facts(header.record(config, plan) | known | own)
+        lines = [*header.lines(config, plan), describe_best_checkpoint(config.task, config.checkpoint)]
+        if newest:
+            lines.append(resume_message(newest, config, plan, strategy.replicas))
+        if state and state["devices"] != strategy.replicas:
+            lines.append(device_count_message(state["devices"], strategy.replicas))
         names = (variable.name for variable in module.model.non_trainable_variables)
-        for note in [*module.notes, *batchnorm_notes(config, names)]:
-            progress.note(note)
+        for line in filter(None, [*lines, *module.notes, *batchnorm_notes(config, names)]):
+            progress.note(line)
         self._callback = TrainingCallback(
             config, process, plan, position, module, self._loader, progress, checkpointer, state
         )
         return self._callback
+
+    def _describe(self) -> Header:
+        """Return the facts of the run for its first lines."""
+        gpus = tf.config.list_physical_devices("GPU")
+        details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+        rows, unit = dict[str, int | None](), ""
+        for word, split in (("training", "train"), ("validation", "val"), ("test", "test")):
+            if (data := self._loader.splits[split]) is not None:
+                before, unit = unit, " batches" if isinstance(data, Stream) else " rows"
+                counted = word if unit == before else word + unit
+                rows[counted] = data.length if isinstance(data, Stream) else len(data)
+        model = self._module.model
+        return Header(
+            model=self.config.model.name if self._module.network else type(model).__name__,
+            parameters=model.count_params(),
+            trained=sum(math.prod(v.shape) for v in model.trainable_variables),
+            rows=rows,
+            device=details.get("device_name", "GPU") if gpus else cpu_name(),
+            devices=self.strategy.replicas,
+            strategy=self._name,
+        )
 
     def close(self, state: State) -> Outcome | None:
         """Close the loggers, and return what the run has reached; None after a failure or without `fit`."""
@@ -226,24 +242,3 @@ def fingerprint(module: Module) -> list[float]:
     """Return a number for each trainable weight and variable of the optimizers."""
     variables = [*module.model.trainable_variables, *module.optimizer_state().values()]
     return [float(tf.reduce_sum(tf.abs(tf.cast(tf.convert_to_tensor(v), tf.float64)))) for v in variables]
-
-
-def describe(module: Module, loader: Loader, strategy: Strategy, name: str, config: Config) -> Header:
-    """Return the facts of a run for its first lines."""
-    gpus = tf.config.list_physical_devices("GPU")
-    details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
-    rows, unit = dict[str, int | None](), ""
-    for word, split in (("training", "train"), ("validation", "val"), ("test", "test")):
-        if (data := loader.splits[split]) is not None:
-            before, unit = unit, " batches" if isinstance(data, Stream) else " rows"
-            counted = word if unit == before else word + unit
-            rows[counted] = data.length if isinstance(data, Stream) else len(data)
-    return Header(
-        model=config.model.name if module.network else type(module.model).__name__,
-        parameters=module.model.count_params(),
-        trained=sum(math.prod(v.shape) for v in module.model.trainable_variables),
-        rows=rows,
-        device=details.get("device_name", "GPU") if gpus else cpu_name(),
-        devices=strategy.replicas,
-        strategy=name,
-    )
