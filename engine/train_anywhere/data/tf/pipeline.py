@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -107,7 +108,9 @@ class Samples:
 
 
 def to_data_set(split: Any, seed: int) -> DataSet | None:
-    """Return a split as a `DataSet`, with the seed of the run; None if it can't be read by index."""
+    """Return a split as a `DataSet`, with the seed of the run; None if it is not read by index."""
+    if isinstance(split, tf.data.Dataset | keras.utils.PyDataset):
+        return None
     if isinstance(split, DataSet):
         return split
     by_index = hasattr(split, "__len__") and hasattr(split, "__getitem__")
@@ -122,8 +125,6 @@ def to_arrays(structure: Structure, what: str) -> Structure:
 
     `what` is the source of the arrays, for the message. Raises DataError: an array holds Python objects.
     """
-    if isinstance(structure, np.ndarray):
-        return _to_array(structure, what)
     if isinstance(structure, dict):
         return {name: to_arrays(value, what) for name, value in structure.items()}
     # lists become tuples, as in Keras; TensorFlow would make arrays of them

@@ -17,14 +17,6 @@ from train_anywhere.data.tf.pipeline import Structure, common_spec, ordered_opti
 from train_anywhere.errors import DataError, user_error
 
 
-def is_stream(split: Any) -> bool:
-    """Return whether a split has its own batches."""
-    if isinstance(split, tf.data.Dataset | keras.utils.PyDataset):
-        return True
-    by_index = hasattr(split, "__len__") and (hasattr(split, "__getitem__") or hasattr(split, "read"))
-    return not by_index and hasattr(split, "__iter__")
-
-
 class FirstBatches(keras.utils.PyDataset):
     """The first batches of a PyDataset, whose hooks are called."""
 
@@ -81,9 +73,15 @@ class Stream:
         if isinstance(self.split, tf.data.Dataset):
             one = self.split if endless and self.length is None else self.split.take(limit)
             return (one.repeat() if endless else one).with_options(ordered_options())
-        return self._dataset(
-            lambda: self._endless(limit) if endless else itertools.islice(self._read_once(), limit)
-        )
+        spec = tf.nest.map_structure(common_spec, *self._peek())
+
+        def generate() -> Iterator[Structure]:
+            try:
+                yield from self._endless(limit) if endless else itertools.islice(self._read_once(), limit)
+            except tf.errors.OutOfRangeError as error:  # TensorFlow would take it for the end of the data
+                raise user_error(error) from error
+
+        return tf.data.Dataset.from_generator(generate, output_signature=spec).with_options(ordered_options())
 
     def hash_first(self) -> int:
         """Return a hash of 48 bits of the first batch, which is read again later."""
@@ -122,17 +120,6 @@ class Stream:
             batches = iter(self.split)
         for batch in batches:
             yield to_arrays(batch, f"the {self.name} data")
-
-    def _dataset(self, batches: Any) -> tf.data.Dataset:
-        spec = tf.nest.map_structure(common_spec, *self._peek())
-
-        def generate() -> Iterator[Structure]:
-            try:
-                yield from batches()
-            except tf.errors.OutOfRangeError as error:  # TensorFlow would take it for the end of the data
-                raise user_error(error) from error
-
-        return tf.data.Dataset.from_generator(generate, output_signature=spec).with_options(ordered_options())
 
     def _peek(self) -> tuple[Structure, Structure]:
         """Return the first and the second batch (or the first twice), which are read again later."""

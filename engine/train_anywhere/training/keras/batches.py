@@ -1,6 +1,7 @@
 """The batches of training and evaluation, distributed by the strategy."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from train_anywhere.data.dataset import Arrays, DataSet, Splits
 from train_anywhere.data.known import too_large
 from train_anywhere.data.order.assignment import BatchOrder, block_order
 from train_anywhere.data.tf.pipeline import read_batches, row_spec, to_data_set
-from train_anywhere.data.tf.streams import Stream, is_stream, share_rows
+from train_anywhere.data.tf.streams import Stream, share_rows
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.training.keras.checkpoint import Position
 from train_anywhere.training.keras.strategies.base import Strategy
@@ -81,7 +82,7 @@ class Loader:
         if data is None:
             return 0
         if isinstance(data, Stream):
-            counts = [int(n) for [n] in self.strategy.gather([self._count_stream_batches(data)], 1)]
+            counts = [int(n) for [n] in self.strategy.gather([self._count_stream_batches(data)])]
             if split != "train" and len({*counts}) > 1:
                 raise DataError(
                     f"the {split} data has {min(counts)} batches on one rank and {max(counts)} on another; use "
@@ -141,50 +142,45 @@ class Loader:
     def training(self, plan: Plan, position: Position) -> tf.data.Dataset:
         """Return endless batches from a position on, in stacks if gradients are accumulated."""
         data = self.splits["train"]
-        assert data
         if isinstance(data, Stream):
             batches = data.batches(plan.train_batches, endless=True).skip(position.step * plan.accumulate)
             own = self._own_rows(batches.prefetch(2), "train")
             return self.strategy.distribute(stack_batches(own, plan.accumulate))
-
         start = position.epoch * plan.train_batches + position.batch
+        return self._read("train", plan.accumulate, start=start, per_epoch=plan.train_batches)
 
-        def make_rank_batches(rank: int, replicas: int) -> tf.data.Dataset:
-            order, workers = self._order("train", rank, replicas), self.config.data.workers
-            batches = read_batches(data, order, workers, start, per_epoch=plan.train_batches)
-            return stack_batches(batches, plan.accumulate)
+    def _read(self, split: str, stacked: int = 1, **limits: int) -> tf.data.Dataset:
+        """Return batches of rows that are read by index. The `limits` are those of `read_batches`."""
+        data: Any = self.splits[split]
 
-        return self.strategy.dataset(make_rank_batches)
+        def read_rank(rank: int, replicas: int) -> tf.data.Dataset:
+            order = self._order(split, rank, replicas)
+            return stack_batches(read_batches(data, order, self.config.data.workers, **limits), stacked)
+
+        return self.strategy.dataset(read_rank)
 
     def evaluation(self, split: str, limit: int) -> dict[str, Any]:
         """Return the first `limit` batches and their number as arguments of `evaluate` and `predict`."""
         data = self.splits[split]
-        assert data
-        if isinstance(data, Stream) and self.is_read_again(split):
-            x = data.for_fit(limit)
-            return {"x": x, "steps": steps_argument(x, limit)}
-        if isinstance(data, Stream):
+        if not isinstance(data, Stream):
+            return {"x": self._read(split, stop=limit), "steps": limit}
+        if not self.is_read_again(split):
             x = self.strategy.distribute(self._own_rows(data.batches(limit), split))
             return {"x": x, "steps": limit}
-
-        def make_rank_batches(rank: int, replicas: int) -> tf.data.Dataset:
-            return read_batches(
-                data, self._order(split, rank, replicas), self.config.data.workers, stop=limit
-            )
-
-        return {"x": self.strategy.dataset(make_rank_batches), "steps": limit}
+        x = data.for_fit(limit)
+        return {"x": x, "steps": steps_argument(x, limit)}
 
     def _open_split(self, name: str, data: Any) -> DataSet | Stream | None:
         if data is None:
             return None
-        if not is_stream(data):
-            dataset = to_data_set(data, self.config.seed)
-            if dataset is None:
-                raise ConfigError(
-                    f"the {name} data is a {type(data).__name__}; return rows that are read by index (__len__ and __getitem__), a "
-                    "tf.data.Dataset or a keras.utils.PyDataset from data._target_."
-                )
+        dataset = to_data_set(data, self.config.seed)
+        if dataset is not None:
             return dataset if len(dataset) or name == "train" else None
+        if isinstance(data, Mapping | str) or not hasattr(data, "__iter__"):
+            raise ConfigError(
+                f"the {name} data is a {type(data).__name__}; return rows that are read by index (__len__ and __getitem__), a "
+                "tf.data.Dataset or a keras.utils.PyDataset from data._target_."
+            )
         stream, ranks = Stream(data, name), self.strategy.replicas
         if ranks > 1:
             self._check_split(stream)
@@ -225,7 +221,7 @@ class Loader:
                 f"the {data.name} data is a {kind}, which {ranks} ranks or devices can't share: each would read all of it; return a "
                 "tf.data.Dataset, a PyDataset or rows that are read by index. Does it give each rank rows of its own? Use data.split=own."
             )
-        first = [number for [number] in self.strategy.gather([data.hash_first()], 1)]
+        first = [number for [number] in self.strategy.gather([data.hash_first()])]
         if self.own_split and len({*first}) < len(first):
             raise DataError(
                 "data.split=own: ranks read the same first batch; give each rank rows of its own, by the variables RANK and WORLD_SIZE."
