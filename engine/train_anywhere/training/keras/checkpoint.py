@@ -124,7 +124,7 @@ def save_state(
         "devices": module.strategy.replicas,
         "ended": position.ended,
         "flags": read_flags(module.model),
-        "traced": module.flags or [],
+        "traced": module.flags or module.saved_flags or [],
         "callbacks": callbacks,
         "lora": module.base.identity if module.base else None,
     }
