@@ -8,8 +8,8 @@ import pytest
 from omegaconf.errors import InterpolationKeyError
 
 from tools.testing.frameworks import FIRST
-from train_anywhere.config.choices import Callback
 from train_anywhere.config.instantiate import explain_target_errors, instantiate
+from train_anywhere.config.keys import OpenSection
 from train_anywhere.errors import CheckpointError, ConfigError
 
 
@@ -29,7 +29,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def call(target: str, supplied: dict[str, Any] | None = None, **arguments: Any) -> Any:
-    section = Callback({FIRST: target}, None, arguments)
+    section = OpenSection({FIRST: target}, None, arguments)
     return instantiate(section, "callbacks.mine", FIRST, **(supplied or {}))
 
 

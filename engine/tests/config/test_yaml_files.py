@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
-from train_anywhere.config.command.compose import CONFIGS
+from train_anywhere.config.command.compose import CONFIGS, install_choice_loader
 from train_anywhere.config.command.diagnose import KEYS
 from train_anywhere.config.command.yaml_files import (
     HEADER,
     choice_problem,
     file_problems,
     parse,
-    read_as_typed,
     read_mapping,
     refuse_unusable_files,
 )
@@ -132,7 +131,7 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
 
     marked = tmp_path / "x.yaml"
     marked.write_bytes("\ufeff# @package _global_\r\na: 1\r\n".encode())
-    read_as_typed()
+    install_choice_loader()
     assert read_mapping(marked) == {"a": 1}
     loaded = FileConfigSource("test", str(tmp_path)).load_config("x.yaml")
     assert (loaded.header["package"], loaded.config) == ("_global_", {"a": 1})
@@ -173,7 +172,7 @@ def test_values_are_as_typed(tmp_path: Path, line: str) -> None:
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
 
     (tmp_path / "mine.yaml").write_text(f"# @package _global_\ncluster:\n  scheduler: slurm\n  {line}\n")
-    read_as_typed()
+    install_choice_loader()
     loaded: Any = FileConfigSource("test", str(tmp_path)).load_config("mine.yaml").config
     value = loaded.cluster[line.partition(":")[0]]
     assert value == READ[line] and isinstance(READ[line], list | type(value))

@@ -188,21 +188,6 @@ class OtherSchedule(OpenSection):
     interval: Literal["step", "epoch"] = key("step")
 
 
-@dataclass(frozen=True)
-class Callback(OpenSection):
-    """A callback of the framework."""
-
-
-@dataclass(frozen=True)
-class FeatureClass(OpenSection):
-    """A feature of the project, a subclass of `train_anywhere.features.feature.Feature`."""
-
-
-@dataclass(frozen=True)
-class Logger(OpenSection):
-    """A logger of the framework."""
-
-
 PlainStrategyName = Literal["auto", "single", "mirrored", "multiworker_mirrored"]
 
 

@@ -9,19 +9,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from train_anywhere.config.checks import strategy_table
-from train_anywhere.config.choices import (
-    Callback,
-    Data,
-    FeatureClass,
-    Logger,
-    Model,
-    Optimizer,
-    Schedule,
-    Strategy,
-    Task,
-)
+from train_anywhere.config.choices import Data, Model, Optimizer, Schedule, Strategy, Task
 from train_anywhere.config.cluster import Cluster, Container, Gpus
-from train_anywhere.config.keys import CHOICE, DERIVED, key, section
+from train_anywhere.config.keys import CHOICE, DERIVED, OpenSection, key, section
 from train_anywhere.config.limits import MAX_COUNT, Count, Duration, Range, Span, span_bounds
 from train_anywhere.config.paths import AbsoluteFolder, NodeFolder, RunFolder
 
@@ -303,11 +293,15 @@ class Config:
     dry_run: bool | Literal["test"] = key(
         False, "true: show what would run and write nothing; test: also let the scheduler check the job"
     )
-    features: Mapping[str, FeatureClass] = key(
+    features: Mapping[str, OpenSection] = key(
         {}, "your features: features.mine._target_=src.features.mine.Mine (docs/how-to/add-a-feature.md)"
     )
-    callbacks: Mapping[str, Callback] = key({}, "callbacks of the framework: callbacks.a._target_=mine.Watch")
-    loggers: Mapping[str, Logger] = key({}, "besides metrics.csv and TensorBoard: loggers=wandb or mlflow")
+    callbacks: Mapping[str, OpenSection] = key(
+        {}, "callbacks of the framework: callbacks.a._target_=mine.Watch"
+    )
+    loggers: Mapping[str, OpenSection] = key(
+        {}, "besides metrics.csv and TensorBoard: loggers=wandb or mlflow"
+    )
     trainer: Trainer
     checkpoint: Checkpoint
     init: Init = section("start with the weights of another run; init=RUN is short for init.run=RUN")

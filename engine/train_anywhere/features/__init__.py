@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from train_anywhere.config.choices import FeatureClass
 from train_anywhere.config.instantiate import explain_target_errors, instantiate
-from train_anywhere.config.keys import TARGET, split_section
+from train_anywhere.config.keys import TARGET, OpenSection, split_section
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.features.feature import Check, Feature, NodeService, Observer, Rank, Step
@@ -57,7 +56,7 @@ def built_in() -> list[Feature]:
     return found
 
 
-def _make_feature(name: str, section: FeatureClass, framework: str) -> Feature:
+def _make_feature(name: str, section: OpenSection, framework: str) -> Feature:
     where, dotted = f"features.{name}", section.target[framework]
     if name in BUILT_IN:
         raise ConfigError(f"{where}: {name} is a feature of the engine; choose another name.")
@@ -97,7 +96,7 @@ def known() -> list[Feature]:
     for name, section in listed.items() if isinstance(listed, dict) else ():
         with suppress(Exception):  # a broken feature must stop a run, but not the status of one
             fields, _ = split_section(section, set(), [], f"features.{name}")
-            found.append(_make_feature(name, FeatureClass(**fields), next(iter(fields["target"]))))
+            found.append(_make_feature(name, OpenSection(**fields), next(iter(fields["target"]))))
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.config.choices import Logger
+from train_anywhere.config.keys import OpenSection
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.runs.folder import RunDir
@@ -136,6 +136,6 @@ def test_the_choices_name_their_checks(make_config: object, name: str) -> None:
     assert callable(make_config)
     neutral = ("task=regression", "model=mlp")
     section = make_config(f"loggers={name}", *neutral).loggers[name]
-    assert isinstance(section, Logger)
+    assert isinstance(section, OpenSection)
     assert section.check == f"{checks.__name__}.{name}"
     assert callable(getattr(checks, name))

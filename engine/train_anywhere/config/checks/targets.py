@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any, Literal
 
-from train_anywhere.config.choices import Data, Logger, Model, OtherOptimizer, OtherSchedule, Task
+from train_anywhere.config.choices import Data, Model, Task
 from train_anywhere.config.keys import (
     ARGS,
     CONVERT,
@@ -39,14 +39,14 @@ NETWORK = "network"
 STAGED = "staged"
 """Argument of data sets that can be read from a node's disk: a function from a path to the path of its copy."""
 
-SUPPLIED: Mapping[type[OpenSection], tuple[str, ...]] = {
-    Task: (NETWORK, "make_optimizer", "optimizer"),
-    Data: ("seed", "batch_size", STAGED),
-    OtherOptimizer: ("params", "lr", "learning_rate", "global_clipnorm", "clipvalue"),
-    OtherSchedule: ("optimizer", "total_steps", "steps_per_epoch", "epochs", "initial_learning_rate", "decay_steps"),
-    Logger: ("save_dir", "dir", "folder", "run_id", "internet", "parameters"),
+SUPPLIED = {
+    "task": (NETWORK, "make_optimizer", "optimizer"),
+    "data": ("seed", "batch_size", STAGED),
+    "optimizer": ("params", "lr", "learning_rate", "global_clipnorm", "clipvalue"),
+    "schedule": ("optimizer", "total_steps", "steps_per_epoch", "epochs", "initial_learning_rate", "decay_steps"),
+    "loggers": ("save_dir", "dir", "folder", "run_id", "internet", "parameters"),
 }  # fmt: skip
-"""Arguments that this project passes to a target that takes them, unless the section sets them."""
+"""By group: arguments that this project passes to a target that takes them, unless the section sets them."""
 
 HYDRA_TYPES: Mapping[str, Any] = {
     ARGS: list[Any],
@@ -195,7 +195,10 @@ def _check_section(key: str, section: OpenSection, framework: str, problems: lis
             f"{key}.{TARGET}={dotted} is for {other}, and this is framework={framework}; use framework={other}."
         )
         return section
-    supplied = {*SUPPLIED.get(type(section), ()), *(section.from_data if isinstance(section, Model) else ())}
+    supplied = {
+        *SUPPLIED.get(key.partition(".")[0], ()),
+        *(section.from_data if isinstance(section, Model) else ()),
+    }
     if isinstance(section, Task) and not _takes_network(definition):
         supplied = set()
     if isinstance(section, Model) and definition.kind != "unreadable" and not definition.takes_any:

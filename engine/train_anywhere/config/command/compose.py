@@ -2,6 +2,7 @@
 
 import atexit
 import json
+import os
 import re
 import tempfile
 from collections.abc import Sequence
@@ -9,7 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train_anywhere.config.command.yaml_files import is_changed, read_as_typed, read_mapping
+import yaml
+
+from train_anywhere.config.command.yaml_files import is_changed, parse, read_mapping
 from train_anywhere.config.keys import (
     CUSTOM,
     LIST_GROUPS,
@@ -76,11 +79,10 @@ def install_choice_loader() -> None:
     if not HAS_PROJECT:  # presets name the launchers of a project
         for name in ("slurm", "here"):
             ConfigStore.instance().store(group="hydra/launcher", name=name, node={"_target_": name})
-    read_as_typed()
-    Plugins.instance()  # the first call creates the classes that are patched below
+    Plugins.instance()  # the first call creates the class that is patched below
     files: Any = SourcesRegistry.instance().resolve("file")
-    if not hasattr(files, "load_written"):
-        files.load_written, files.load_config = files.load_config, _load_choice
+    if files.load_config is not _load_choice:
+        files.load_config = _load_choice
 
         class BundledPresets(SearchPathPlugin):
             def manipulate_search_path(self, search_path: "ConfigSearchPath") -> None:
@@ -134,21 +136,29 @@ def _data_name(*, _root_: Any) -> str | None:
 
 
 def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult":
-    """Load a file for Hydra: train.yaml above the defaults of the engine.
-
-    A choice of an open group gets the name of its file and the keys of the group's custom.yaml. Keys that a choice does not have get the
-    defaults of its class.
-    """
+    """Load a file for Hydra: values as typed, with the defaults of its keys."""
+    from hydra.plugins.config_source import ConfigResult
     from omegaconf import OmegaConf
 
-    found: ConfigResult = source.load_written(config_path)  # type: ignore[attr-defined]
+    path = os.path.realpath(os.path.join(source.path, source._normalize_file_name(config_path)))
+    with open(path, encoding="utf-8-sig") as file:  # a byte order mark would hide the header
+        header = source._get_header_dict(file.read(512))
+        file.seek(0)
+        tree = parse(file)
+    tree = {} if tree is None else tree
+    if not isinstance(tree, dict | list):
+        raise yaml.YAMLError(f"{path} has no keys")
     group, _, choice = config_path.removesuffix(".yaml").rpartition("/")
-    tree: Any = OmegaConf.to_container(found.config, resolve=False)
     if (group, choice) == ("", "train"):
         engine = defaults(Config) | read_mapping(Path(__file__).with_name("hydra.yaml"))
-        found.config = OmegaConf.create(_put_above(engine, tree))
-    if found.header.get("package") or not isinstance(tree, dict) or not group:
-        return found
+        tree = _put_above(engine, tree)
+    elif group and isinstance(tree, dict) and not header.get("package"):
+        tree = _complete_choice(group, choice, tree)
+    return ConfigResult(source.provider, f"file://{source.path}", OmegaConf.create(tree), header)
+
+
+def _complete_choice(group: str, choice: str, tree: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of a choice, with the name of its file, the keys of the group's custom.yaml, and the defaults of its class."""
     inherits = "defaults" in tree  # the keys of those files must stay
     if choice == CUSTOM and group in SINGLE_GROUPS:
         tree = _unset(tree)
@@ -160,8 +170,7 @@ def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult"
     if group in (*SINGLE_GROUPS, "strategy", "container") and not inherits:
         cls = section_class(field_types(Config)[group], tree)
         tree = {**tree, **(defaults(cls) if cls else {}), **tree}
-    found.config = OmegaConf.create(tree)
-    return found
+    return tree
 
 
 def _unset(section: dict[str, Any]) -> dict[str, Any]:

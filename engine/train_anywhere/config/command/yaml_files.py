@@ -8,7 +8,6 @@ from collections.abc import Collection
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TextIO
 
 import yaml
@@ -79,23 +78,6 @@ def refuse_unusable_files(folder: Path) -> None:
             mode = path.stat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise ProjectError(f"{path} is a pipe or device: put a YAML file in its place, or delete it.")
-
-
-def read_as_typed() -> None:
-    """Let Hydra read files by `parse`, without byte order marks, which hide the line `HEADER`."""
-    from hydra._internal.core_plugins import file_config_source
-
-    file_config_source.open = lambda path, encoding: open(path, encoding="utf-8-sig")  # type: ignore[attr-defined]  # noqa: SIM115
-    file_config_source.OmegaConf = SimpleNamespace(load=_load)  # type: ignore[misc, assignment]
-
-
-def _load(file: TextIO) -> Any:
-    from omegaconf import OmegaConf
-
-    tree = parse(file)
-    if not isinstance(tree, dict | list | None):
-        raise yaml.YAMLError(f"{file.name} has no keys")
-    return OmegaConf.create({} if tree is None else tree)
 
 
 def refuse_endless_aliases(root: yaml.Node | None) -> None:

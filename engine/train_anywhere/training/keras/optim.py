@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from train_anywhere.config.choices import (
     AdamW,
-    Callback,
     NamedSchedule,
     OtherOptimizer,
     OtherSchedule,
@@ -19,7 +18,7 @@ from train_anywhere.config.choices import (
     Sgd,
 )
 from train_anywhere.config.instantiate import locate, make_kind
-from train_anywhere.config.keys import TARGET
+from train_anywhere.config.keys import TARGET, OpenSection
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.keras.private import rate_source
@@ -183,7 +182,7 @@ def make_rate_reader(optimizer: keras.optimizers.Optimizer) -> Callable[[], floa
     return rate
 
 
-def callbacks_can_set_rate(callbacks: Mapping[str, Callback], schedule: Schedule) -> bool:
+def callbacks_can_set_rate(callbacks: Mapping[str, OpenSection], schedule: Schedule) -> bool:
     """Return whether callbacks may set the rate. Raises ConfigError if a schedule does so too."""
     kinds = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
     dotted = {name: c.target["keras"] for name, c in callbacks.items() if "keras" in c.target}

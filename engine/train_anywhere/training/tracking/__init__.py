@@ -12,9 +12,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from train_anywhere.config.choices import Logger
 from train_anywhere.config.instantiate import instantiate
-from train_anywhere.config.keys import flatten
+from train_anywhere.config.keys import OpenSection, flatten
 from train_anywhere.config.load import to_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, ProjectError
@@ -54,7 +53,7 @@ def open_loggers(config: Config, run: RunDir, first: bool) -> list[GuardedLogger
     return [logger for logger in opened if logger]
 
 
-def open_logger(name: str, section: Logger, config: Config, run: RunDir) -> GuardedLogger | None:
+def open_logger(name: str, section: OpenSection, config: Config, run: RunDir) -> GuardedLogger | None:
     """Return a logger, or None after a line about its failure, such as a server that can't be reached.
 
     Raises ConfigError: it takes other arguments, has no `log_metrics`, or its package is not installed.
@@ -73,7 +72,7 @@ def open_logger(name: str, section: Logger, config: Config, run: RunDir) -> Guar
     return GuardedLogger(name, logger)
 
 
-def make_logger(name: str, section: Logger, config: Config, run: RunDir) -> Any:
+def make_logger(name: str, section: OpenSection, config: Config, run: RunDir) -> Any:
     """Return the object of a section of `loggers`, with facts for it. Raises any error."""
     return instantiate(
         section,

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from train_anywhere.config.choices import Callback
 from train_anywhere.config.instantiate import make_kind
+from train_anywhere.config.keys import OpenSection
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.training.attributes import Attributes, Framework, unpack
 from train_anywhere.training.keras.checkpoint import Position
@@ -132,7 +132,7 @@ WRITERS = (keras.callbacks.CSVLogger, keras.callbacks.TensorBoard, keras.callbac
 
 
 def make_callbacks(
-    sections: Mapping[str, Callback], module: Module, position: Position, report: Callable[[str], None]
+    sections: Mapping[str, OpenSection], module: Module, position: Position, report: Callable[[str], None]
 ) -> tuple[list[keras.callbacks.Callback], CallbackStates]:
     """Return the callbacks, with a History, and their states. Only rank 0 has writers.
 

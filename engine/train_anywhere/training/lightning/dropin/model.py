@@ -12,9 +12,9 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from train_anywhere.config.choices import Callback
 from train_anywhere.config.choices import Task as TaskConfig
 from train_anywhere.config.instantiate import explain_target_errors, instantiate, locate, make_kind
+from train_anywhere.config.keys import OpenSection
 from train_anywhere.config.load import to_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, DataError
@@ -49,7 +49,7 @@ def make_task(section: TaskConfig, **supplied: Any) -> pl.LightningModule:
     )
 
 
-def make_callbacks(sections: Mapping[str, Callback], fsdp: bool = False) -> list[pl.Callback]:
+def make_callbacks(sections: Mapping[str, OpenSection], fsdp: bool = False) -> list[pl.Callback]:
     """Return the callbacks of the configuration. Raises ConfigError for one of another kind.
 
     With `fsdp` each rank has a part of the weights, which a ModelCheckpoint can't write.
