@@ -176,7 +176,10 @@ class SignalsAsErrors:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Raise the RuntimeError. `contextlib.contextmanager` would pass a StopIteration on."""
-        if isinstance(error, self.kinds) and not (isinstance(error, KeyboardInterrupt) and was_interrupted()):
+        handler = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+        # as `train_anywhere.job.rank_process.Stop` records
+        ctrl_c = isinstance(error, KeyboardInterrupt) and getattr(handler, "requested", None) == "SIGINT"
+        if isinstance(error, self.kinds) and not ctrl_c:
             raise user_error(error) from error
 
 
@@ -185,9 +188,3 @@ def user_error(error: BaseException) -> RuntimeError:
     return RuntimeError(
         f"user code raised {type(error).__name__}, which is an error here: see the lines above."
     )
-
-
-def was_interrupted() -> bool:
-    """Return whether Ctrl-C was typed, as `train_anywhere.job.rank_process.Stop` records."""
-    handler = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
-    return getattr(handler, "requested", None) == "SIGINT"

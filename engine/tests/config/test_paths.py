@@ -35,22 +35,28 @@ MEANT = {
 }
 
 
+@pytest.fixture(autouse=True)
+def environ(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRON.items():
+        monkeypatch.setenv(name, value)
+
+
 def test_expand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
-    assert {typed: expand(typed, ENVIRON) for typed in MEANT} == MEANT
+    assert {typed: expand(typed) for typed in MEANT} == MEANT
     assert expand_home("~/$NOPE") == "/home/me/$NOPE"  # the rest is the node's
 
 
 def test_what_does_not_exist_is_a_sentence() -> None:
     with pytest.raises(ValueError, match=r"names \$NOPE, which is not set here"):
-        expand("$NOPE/x", ENVIRON)
+        expand("$NOPE/x")
     with pytest.raises(ValueError, match=r"names a user that this machine does not know \(~nosuchuser\)"):
-        expand("~nosuchuser/x", ENVIRON)
+        expand("~nosuchuser/x")
 
 
 def test_a_frozen_path_is_read_back_as_it_is() -> None:
     paths = ["/a", "/a$A/$(x)", "/a\\b", "$SLURM_TMPDIR/x", "${TMPDIR}/x"]
-    assert [expand(escape_dollars(path), ENVIRON) for path in paths] == paths
+    assert [expand(escape_dollars(path)) for path in paths] == paths
 
 
 def test_folders_of_the_node() -> None:

@@ -29,6 +29,7 @@ from train_anywhere.config.checks.program import is_file
 from train_anywhere.config.command.command_line import SEARCH_OPTIONS, split_flags
 from train_anywhere.config.command.compose import compose, install_choice_loader, quote_value
 from train_anywhere.config.keys import flatten
+from train_anywhere.config.paths import make_run_name
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, listed
 from train_anywhere.files import ROOT
@@ -149,8 +150,7 @@ def prepare_words(words: Sequence[str], program: Sequence[str]) -> list[str]:
         # that of the script, module or command
         module = program[0] == "-m" and len(program) > 1
         word = program[1].rpartition(".")[2] if module else Path(program[0]).stem
-        stem = re.sub(r"[^A-Za-z0-9._=+-]", "-", word).lstrip("._=+-")[:100]
-        words = [f"name={stem if stem and stem.lower() != 'latest' else 'program'}", *words]
+        words = [f"name={make_run_name(word)}", *words]
     return [f"++{word}" if word.startswith("args.") else word for word in map(quote_value, words)]
 
 

@@ -15,7 +15,7 @@ from train_anywhere.config.cluster import Cluster
 from train_anywhere.config.command.compose import PROGRAM_FOLDERS, list_groups
 from train_anywhere.config.command.diagnose import compose_diagnosed
 from train_anywhere.config.other_names import OTHER_WAYS, keys_meant
-from train_anywhere.config.paths import escape_dollars
+from train_anywhere.config.paths import escape_dollars, make_run_name
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import ConfigError, ProjectError, SubmitError, listed
 from train_anywhere.files import WORK
@@ -133,8 +133,7 @@ def key_problems(keys: Mapping[str, Any]) -> list[str]:
 
 def job_values(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the keys of `src/run.py`."""
-    name = re.sub(r"[^A-Za-z0-9._=+-]", "-", request["name"]).lstrip("._=+-")[:100]
-    given = {"name": name or "program", "paths.results": str(WORK / "results")}
+    given = {"name": make_run_name(request["name"]), "paths.results": str(WORK / "results")}
     if request["direction"] in ("minimize", "maximize"):
         given |= {"checkpoint.monitor": "objective", "checkpoint.mode": request["direction"][:3]}
     for key, value in request["keys"].items():

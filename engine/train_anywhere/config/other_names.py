@@ -8,7 +8,6 @@ from typing import Any
 from train_anywhere.config.keys import flatten
 from train_anywhere.config.search_terms import find_page
 from train_anywhere.errors import NO_KEY, Problem
-from train_anywhere.files import ROOT
 
 HINTS: dict[str, dict[str, str]] = json.loads(Path(__file__).with_name("hints.json").read_text())
 """What users of other programs may type, and what they mean.
@@ -54,7 +53,7 @@ def _hint(word: str, tree: Mapping[str, Any]) -> str:
     if own := OWN_ARGUMENTS.get(last):
         return f"; use {own}."
     page = find_page(word)
-    return f"; see {page_address(page)}." if page else ""
+    return f"; see {page}." if page else ""
 
 
 def keys_meant(word: str, tree: Mapping[str, Any]) -> list[str]:
@@ -68,14 +67,3 @@ def keys_meant(word: str, tree: Mapping[str, Any]) -> list[str]:
     keys = [key for key in known if key != word and not key.startswith(SITE)]
     same = [key for key in keys if key.rpartition(".")[2] == last]
     return same if len(same) <= 3 else []  # such as `name`, which many sections have
-
-
-def page_address(page: str) -> str:
-    """Return where a page is: a file of the template, or the address that this project was made with."""
-    made = ROOT / ".train-anywhere"
-    pages = (
-        ""
-        if (ROOT / "docs").is_dir() or not made.is_file()
-        else json.loads(made.read_text())["choices"]["pages"]
-    )
-    return f"{pages or 'docs'}/{page}.md"

@@ -6,7 +6,7 @@ A path that starts with a variable of the job's node ($SLURM_TMPDIR, $TMPDIR, $P
 import errno
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -27,12 +27,18 @@ def is_run_name(name: str) -> bool:
     return name.lower() != "latest" and bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,99}", name))
 
 
+def make_run_name(text: str) -> str:
+    """Return the name of the run of a program that is called so."""
+    name = re.sub(r"[^A-Za-z0-9._=+-]", "-", text).lstrip("._=+-")[:100]
+    return name if is_run_name(name) else "program"
+
+
 def is_on_node(text: str) -> bool:
     """Return whether a path starts with a variable that only the job's node has."""
     return bool(_ON_NODE.match(text))
 
 
-def expand(text: str, environ: Mapping[str, str] = os.environ) -> str:
+def expand(text: str) -> str:
     r"""Return the path with `~`, `~user`, `$NAME` and `${NAME}` replaced. `\$` is a dollar sign.
 
     Raises:
@@ -40,7 +46,7 @@ def expand(text: str, environ: Mapping[str, str] = os.environ) -> str:
     """
     if is_on_node(text):
         return text
-    return _VARIABLE.sub(lambda found: _value(found, environ), expand_home(text))
+    return _VARIABLE.sub(_value, expand_home(text))
 
 
 def expand_home(text: str) -> str:
@@ -67,7 +73,7 @@ def resolve_node_path(path: str) -> str:
     if not is_on_node(path):
         return path
     try:
-        return _VARIABLE.sub(lambda found: _value(found, os.environ), path)
+        return _VARIABLE.sub(_value, path)
     except ValueError as error:
         raise DataError(f"{path} {error}.") from error
 
@@ -77,13 +83,13 @@ def make_absolute(path: str) -> Path:
     return Path(path) if is_on_node(path) else ROOT / path
 
 
-def _value(found: "re.Match[str]", environ: Mapping[str, str]) -> str:
+def _value(found: "re.Match[str]") -> str:
     if found[0] == "\\$":
         return "$"
     name = found[1] or found[2]
-    if name not in environ:
+    if name not in os.environ:
         raise ValueError(f"names ${name}, which is not set here; set it, or use a path without it")
-    return environ[name]
+    return os.environ[name]
 
 
 def is_node_only(path: str, local_disk: str, mounts: Sequence[str]) -> bool:

@@ -3,8 +3,11 @@
 One table for three readers: the hint for a wrong key, `--help TERM`, and the search of the site (tools/site/search_terms.py).
 """
 
+import json
 import re
 from pathlib import Path
+
+from train_anywhere.files import ROOT
 
 TABLE = Path(__file__).with_name("search_terms.txt")
 """Rows of terms, the page that answers them, and where they are from. A program's own name for a key is in hints.json."""
@@ -12,8 +15,8 @@ TABLE = Path(__file__).with_name("search_terms.txt")
 TERMS = [row.split(" | ") for row in TABLE.read_text().splitlines()]
 
 
-def find_page(term: str) -> str | None:
-    """Return the page for a term, such as `how-to/figures`. None if it has none.
+def find_page(term: str) -> str:
+    """Return the file or address of the page for a term, such as `docs/how-to/figures.md`. "" if it has none.
 
     Args:
         term: words or a key in any form: `class_weight`, `trainer.class-weight`, `Class weights`. Of several words, or of a variable
@@ -23,11 +26,17 @@ def find_page(term: str) -> str | None:
     pages |= {plain(one): page for terms, page, _ in TERMS for one in terms.split(", ")}
     whole = plain(term)
     inside = [one for one in pages if (" " in term or term.isupper()) and f" {one} " in f" {whole} "]
-    return (
-        pages.get(whole)
-        or pages.get(plain(term.rpartition(".")[2]))
-        or pages.get(max(inside, key=len, default=""))
-    )
+    last, longest = plain(term.rpartition(".")[2]), max(inside, key=len, default="")
+    page = next((pages[one] for one in (whole, last, longest) if one in pages), "")
+    return page and f"{pages_folder()}/{page}.md"
+
+
+def pages_folder() -> str:
+    """Return where pages are: in the template, or at the address that this project was made with."""
+    made = ROOT / ".train-anywhere"
+    if (ROOT / "docs").is_dir() or not made.is_file():
+        return "docs"
+    return json.loads(made.read_text())["choices"]["pages"] or "docs"
 
 
 def plain(term: str) -> str:

@@ -188,20 +188,24 @@ def section_problem(path: Path, tree: dict[str, Any]) -> str | None:
     """Return what is wrong with the sections of a file with top-level keys."""
     file = path.parent.parent / "train.yaml"
     main = read_mapping(file) if file.is_file() else {}
-    groups = [str(name) for entry in main.get("defaults") or [] if isinstance(entry, dict) for name in entry]
-    for entry in tree.get("defaults", []):
-        for name, choice in entry.items() if isinstance(entry, dict) else ():
-            if str(name).strip("/") in groups:
-                line = f"- override /{str(name).strip('/')}: {choice}"
-                return f"{path}: {name} has a choice already; write `{line}` into its defaults."
+    groups = [name for name, _ in chosen_groups(main)]
+    for name, choice in chosen_groups(tree):
+        if name.strip("/") in groups:
+            line = f"- override /{name.strip('/')}: {choice}"
+            return f"{path}: {name} has a choice already; write `{line}` into its defaults."
     sections = defaults(Config)
     for name in tree.keys() - {"defaults"}:
-        if (isinstance(sections.get(name), dict) or name in groups) and not isinstance(
-            tree[name], dict | type(None)
-        ):
-            what = {list: "a list", type(None): "empty"}.get(type(tree[name]), f"the value {tree[name]}")
+        is_section = isinstance(sections.get(name), dict) or name in groups
+        if is_section and not isinstance(tree[name], dict | None):
+            what = "a list" if isinstance(tree[name], list) else f"the value {tree[name]}"
             return f"{path}: {name} is {what}; write its keys below it, one `key: value` per line."
     return None
+
+
+def chosen_groups(tree: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return each group that the defaults of a file name, with its choice."""
+    entries = [entry for entry in tree.get("defaults") or [] if isinstance(entry, dict)]
+    return [(str(group), choice) for entry in entries for group, choice in entry.items()]
 
 
 def file_problems(folder: Path, keys: Collection[str], error: Exception | None = None) -> list[str]:
@@ -213,9 +217,8 @@ def file_problems(folder: Path, keys: Collection[str], error: Exception | None =
     try:
         for path in sorted(folder.rglob("*.yaml")) if isinstance(error, UnicodeError) else ():
             read_text(path)
-        defaults = read_mapping(folder / "train.yaml").get("defaults")
-        chosen = [c for entry in defaults or [] if isinstance(entry, dict) for c in entry.items()]
-        paths = [folder / str(group) / f"{choice}.yaml" for group, choice in chosen if choice]
+        chosen = chosen_groups(read_mapping(folder / "train.yaml"))
+        paths = [folder / group / f"{choice}.yaml" for group, choice in chosen if choice]
         found += [p for path in paths if path.parent.is_dir() and (p := choice_problem(path, keys))]
     except ConfigError as problem:
         found += problem.problems

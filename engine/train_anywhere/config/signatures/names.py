@@ -3,7 +3,7 @@
 import ast
 import builtins
 from functools import cache
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 from train_anywhere.config.signatures.modules import Binding, Scope, SourceModule, find_bindings
 
@@ -18,14 +18,10 @@ class SourcePlace(NamedTuple):
     name: str
 
 
-class Unknown:
-    """The type of `UNKNOWN`."""
-
-
-UNKNOWN = Unknown()
+UNKNOWN: Literal["unknown"] = "unknown"
 """Something that exists or may exist; only an import would show it."""
 
-Thing = SourceModule | SourcePlace | Unknown
+Thing = SourceModule | SourcePlace | Literal["unknown"]
 Trail = frozenset[tuple[str, str]]
 """Names that are being followed, to detect cycles."""
 

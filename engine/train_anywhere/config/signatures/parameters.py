@@ -14,7 +14,7 @@ from typing import Annotated, Any, ForwardRef, Literal, NamedTuple, Optional, Un
 
 from train_anywhere.config.limits import Items
 from train_anywhere.config.signatures import names
-from train_anywhere.config.signatures.modules import SourceModule
+from train_anywhere.config.signatures.modules import SourceModule, TargetError
 from train_anywhere.config.signatures.names import FunctionNode
 
 NEUTRAL_DECORATORS = {
@@ -140,17 +140,9 @@ def read_hint(module: SourceModule, annotation: ast.expr | None) -> Any:
     namespace = _Namespace(module)
     try:
         return _checkable(namespace.evaluate(annotation), namespace)
-    except (
-        TypeError,
-        ValueError,
-        LookupError,
-        SyntaxError,
-        NameError,
-        AttributeError,
-        ImportError,
-        RecursionError,
-        MemoryError,
-    ):
+    except TargetError:  # a file of the project
+        raise
+    except Exception:
         return None
 
 
