@@ -24,6 +24,7 @@ JOBS = (
 """Verbs of `src/jobs.py`."""
 OF_PROJECTS = ("doctor", "fetch", "index", "scaling")
 VERBS = (*OF_PROJECTS, "new-cluster", *JOBS)
+MODULES = {"new-cluster": "new_cluster", "submit": "submit_program"}
 
 
 def main() -> int:
@@ -48,11 +49,11 @@ def main() -> int:
 
     # `-m` puts the current folder there; the project's modules are found from any folder below
     sys.path[0] = str(ROOT)
-    module = (
-        "jobs" if verb in JOBS else {"new-cluster": "new_cluster", "submit": "submit_program"}.get(verb, verb)
-    )
-    words = sys.argv[1:] if verb in JOBS else sys.argv[2:]
-    sys.argv = [f"train_anywhere {verb}"[: None if verb not in JOBS else len("train_anywhere")], *words]
+    if verb in JOBS:
+        name, module, words = "train_anywhere", "jobs", sys.argv[1:]
+    else:
+        name, module, words = f"train_anywhere {verb}", MODULES.get(verb, verb), sys.argv[2:]
+    sys.argv = [name, *words]
     return int(importlib.import_module(f"train_anywhere.commands.{module}").main(words))
 
 

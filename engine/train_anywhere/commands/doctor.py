@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from train_anywhere.commands.elsewhere import read_request
+from train_anywhere.commands.elsewhere import read_request, run_problems
 from train_anywhere.config.checks.contradictions import scheduler_problems
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed import packages
@@ -24,13 +24,10 @@ from train_anywhere.errors import listed
 from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.fit import fit_page, terminal_width
 from train_anywhere.launch.command import HELP, run_command
-from train_anywhere.launch.local_run import local_problems
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import read_reports
 from train_anywhere.slurm.script.job import devices_per_node
 from train_anywhere.slurm.script.units import format_problems as cluster_problems
-from train_anywhere.slurm.submission.prepare import refusals
-from train_anywhere.training.preflight import CHECKS
 
 SHORT = (
     "trainer.max_epochs=1", "trainer.max_steps=2", "trainer.limit_val_batches=1", "trainer.limit_test_batches=0",
@@ -60,9 +57,7 @@ def collect_facts(config: Config) -> Iterator[Fact]:
     # what is missing for the request is reported with its other problems
     if (horovod := packages.installed_horovod()) and not packages.horovod_problem(config.framework):
         yield Fact("horovod", horovod)
-    local = config.cluster.scheduler == "none"
-    found = local_problems(config, CHECKS) if local else refusals(config, None, None, None, CHECKS.problems)
-    for problem in found:
+    for problem in run_problems(config):
         yield Fact("request", "", problem)
 
 

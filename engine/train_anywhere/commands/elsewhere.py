@@ -12,6 +12,7 @@ from train_anywhere.errors import ConfigError
 from train_anywhere.files.root import refuse_deleted_folder
 from train_anywhere.launch.command import run_command
 from train_anywhere.slurm.presets import resolve_current
+from train_anywhere.training.preflight import CHECKS
 
 
 def here_or_there(start: str, command: Callable[[], int]) -> int:
@@ -26,6 +27,16 @@ def here_or_there(start: str, command: Callable[[], int]) -> int:
         return command()
 
     return run_command(run, overrides=False)
+
+
+def run_problems(config: Config) -> list[str]:
+    """Return why this machine, or the cluster that is named, can't run a training."""
+    from train_anywhere.launch.local_run import local_problems  # these two are not needed to start on a host
+    from train_anywhere.slurm.submission.prepare import refusals
+
+    if config.cluster.scheduler == "none":
+        return local_problems(config, CHECKS)
+    return refusals(config, None, None, None, CHECKS.problems)
 
 
 def read_request(arguments: Sequence[str], *checks: Check) -> tuple[Config, list[str]]:

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.commands.elsewhere import here_or_there
+from train_anywhere.commands.elsewhere import here_or_there, run_problems
 from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import quote_value
@@ -39,14 +39,11 @@ from train_anywhere.files.root import resolve_as_typed
 from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.files.terminal.table import Column, format_csv, format_table
-from train_anywhere.launch.local_run import local_problems
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, new_run_id
 from train_anywhere.runs.summary import command_path, display_path, train_command
 from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
 from train_anywhere.slurm.status.gather import OVER, Report, gather
-from train_anywhere.slurm.submission import prepare
 from train_anywhere.slurm.submission.submit import wait_for_jobs
-from train_anywhere.training.preflight import CHECKS
 
 COUNT = "0*[1-9][0-9]{0,6}"
 """Matches a number of nodes or devices."""
@@ -86,7 +83,7 @@ def compare(words: Sequence[str], weak: bool) -> int:
         raise ConfigError("launch= sets how a job starts its ranks; these runs are not jobs: leave it out.")
     batch = base["data"]["batch_size"] if weak else None
     cells = {name: [*others, *own] for name, own in make_cells(axes, base, batch)}
-    config = check_cells(cells, here)
+    config = check_cells(cells)
     typed = [[w for w in cell if not w.startswith(("wait=", "dry_run="))] for cell in cells.values()]
     if config.dry_run:
         print(*(f"{train_command()} {shlex.join(cell)}" for cell in typed), sep="\n")
@@ -178,22 +175,16 @@ def make_cells(
         yield name, [*words, *grown, f"name={name}"]
 
 
-def check_cells(cells: dict[str, list[str]], here: bool) -> Config:
+def check_cells(cells: dict[str, list[str]]) -> Config:
     """Remove the cells that can't run, print why, and return the configuration of the first one.
 
     Raises ConfigError: nothing is left to compare.
     """
-
-    def problems(config: Config) -> list[str]:
-        if here:
-            return local_problems(config, CHECKS)
-        return prepare.refusals(config, None, None, None, CHECKS.problems)
-
     configs: list[Config] = []
     wrong: dict[str, list[str]] = {}
     for name, words in cells.items():
         try:
-            configs.append(load(compose_quoted(words), problems))
+            configs.append(load(compose_quoted(words), run_problems))
         except ConfigError as error:
             wrong[name] = error.problems
     merged = merge_problems([*wrong.items()], len(cells))

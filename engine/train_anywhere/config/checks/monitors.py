@@ -26,12 +26,9 @@ MORE = (
 
 def from_keras_name(name: str) -> str:
     """Return val/loss for Keras' val_loss, train/loss for loss. Other names stay."""
-    rest = name.removeprefix("val_")
-    return (
-        name
-        if name.startswith(("train/", "val/", "test/"))
-        else f"{'train' if rest == name else 'val'}/{rest}"
-    )
+    if name.startswith(("train/", "val/", "test/")):
+        return name
+    return f"val/{name.removeprefix('val_')}" if name.startswith("val_") else f"train/{name}"
 
 
 def infer_mode(monitor: str) -> Mode | None:

@@ -135,13 +135,10 @@ def _all_problems(arguments: Sequence[str], sweep: bool, cached_compose: Compose
 def _form_problem(text: str, override: Any, sweep: bool, searches: bool) -> str:
     """Return why an argument is no override, or no sweep that can be used here, or ""."""
     key, equals, _ = text.partition("=")
+    if override is None and equals and not key.isascii():
+        return f"'{key}' is not a key of the configuration."
     if override is None:
-        unknown = equals and not key.isascii()
-        return (
-            f"'{key}' is not a key of the configuration."
-            if unknown
-            else f"'{text}' is not of the form key=value."
-        )
+        return f"'{text}' is not of the form key=value."
     key = override.key_or_group
     if not key:
         return f"'{text}' is not of the form key=value: the key is empty."
@@ -256,9 +253,9 @@ def _problems_of(error: Exception) -> list[str]:
 
 def explain_refusal(error: Exception, overrides: Sequence[str], sweep: bool = True) -> str | None:
     """Return the message for a refused request. None for a bug."""
-    own = isinstance(error, ProjectError)  # for which Hydra need not be imported
-    of_configuration = isinstance(error, ConfigError) if own else is_configuration_error(error)
-    message = str(diagnose(overrides, error, sweep)) if of_configuration else error_sentence(error)
+    if isinstance(error, ConfigError) or is_configuration_error(error):
+        return shorten(str(diagnose(overrides, error, sweep)))
+    message = error_sentence(error)
     return None if message is None else shorten(message)
 
 
@@ -270,12 +267,14 @@ def shorten(message: str) -> str:
 
 def is_configuration_error(error: Exception) -> bool:
     """Return whether an error comes from reading or composing the configuration."""
+    if isinstance(error, ProjectError):  # for which Hydra need not be imported
+        return False
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
     if isinstance(error, (HydraException, OmegaConfBaseException, yaml.YAMLError, ArgumentError)):
         return True
-    if isinstance(error, (ProjectError, OSError)):
+    if isinstance(error, OSError):
         return False
     files = [Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__)]
     if not isinstance(error, (RecursionError, UnicodeError)):  # which their callers cause

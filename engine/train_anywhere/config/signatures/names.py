@@ -28,10 +28,8 @@ Trail = frozenset[tuple[str, str]]
 Mro = tuple[SourcePlace | str, ...]
 """The method resolution order of a class; bases without source are given by name."""
 
-_GENERIC = {
-    f"{module}.{name}" for module in ("typing", "typing_extensions") for name in ("Generic", "Protocol")
-}
-EMPTY_BASES = {*_GENERIC, "abc.ABC"}
+_TYPING = ("typing", "typing_extensions")
+EMPTY_BASES = {"abc.ABC", *(f"{module}.{name}" for module in _TYPING for name in ("Generic", "Protocol"))}
 """Bases without a constructor or attributes."""
 
 BUILT_IN = ("builtins.", "typing.", "typing_extensions.", "abc.")

@@ -5,7 +5,6 @@ partial check could refuse valid values.
 """
 
 import ast
-import collections.abc
 import dataclasses
 import pkgutil
 import types
@@ -33,14 +32,6 @@ _BUILTINS: dict[str, Any] = {
 
 _SAMPLES: dict[Any, Any] = {int: 1, float: 1.0, str: "a", list: [1]}
 """A value of each type that can have rules: a rule with bounds of another type fails on it, and not in a check."""
-
-_LISTS = (
-    list,
-    collections.abc.Sequence,
-    collections.abc.Iterable,
-    collections.abc.Collection,
-    collections.abc.MutableSequence,
-)
 
 _OURS = "train_anywhere.config."
 """Modules from which hints are imported: they need only the standard library."""
@@ -196,7 +187,8 @@ def _checkable(hint: Any, namespace: _Namespace) -> Any:
         return Annotated[(inner, *hint.__metadata__)]
     if kind in (Union, types.UnionType) and args:
         return _sort_union(Union[tuple(_checkable(part, namespace) for part in args)])  # noqa: UP007
-    if (kind in _LISTS and len(args) == 1) or (kind is tuple and args[1:] == (...,)):
+    takes_list = isinstance(kind, type) and issubclass(list, kind)  # such as Sequence
+    if (takes_list and len(args) == 1) or (kind is tuple and args[1:] == (...,)):
         return list[_checkable(args[0], namespace)]  # type: ignore[misc]
     if kind is tuple and len(items := {_checkable(part, namespace) for part in args}) == 1:
         return Annotated[list[items.pop()], Items(count=len(args))]  # type: ignore[misc]
