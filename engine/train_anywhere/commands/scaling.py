@@ -166,7 +166,7 @@ def make_cells(
             framework = having[0]
         support, total = SUPPORTED.get(framework, {}).get(strategy), int(nodes) * int(each)
         strategy = "single" if total == 1 else strategy
-        if total == 1 or (support and not support.ranks):
+        if total == 1 or (support and not support.several_nodes):
             launch = "auto"
         chosen = (nodes, each, framework, strategy, launch)
         name = "-".join([f"{nodes}x{each}", *chosen[2 : 4 if launch == "auto" else 5]])

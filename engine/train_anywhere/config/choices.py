@@ -188,14 +188,11 @@ class OtherSchedule(OpenSection):
     interval: Literal["step", "epoch"] = key("step")
 
 
-PlainStrategyName = Literal["auto", "single", "mirrored", "multiworker_mirrored"]
-
-
 @dataclass(frozen=True)
 class PlainStrategy:
     """A strategy without options, see `config/checks/strategy_table.py`."""
 
-    name: PlainStrategyName
+    name: Literal["auto", "single", "mirrored", "multiworker_mirrored"]
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ class Layout:
 def make_layout(framework: str, strategy: str, devices: tuple[int, ...]) -> Layout:
     """Return the layout for the numbers of devices of each node. `strategy` may be auto."""
     strategy = resolve_strategy(framework, strategy, sum(devices), len(devices))
-    rank_per_device = support(framework, strategy).ranks
+    rank_per_device = support(framework, strategy).several_nodes
     return Layout(strategy, devices, devices if rank_per_device else (1,) * len(devices))
 
 
@@ -121,4 +121,4 @@ def running_strategy(config: Config, topology: Topology) -> tuple[str, int]:
 
 def support(framework: str, strategy: str) -> Support:
     """Return what a strategy supports: everything if unknown, as that of a program is."""
-    return SUPPORTED.get(framework, {}).get(strategy, Support(True, True, LAUNCHERS, ""))
+    return SUPPORTED.get(framework, {}).get(strategy, Support(True, LAUNCHERS, ""))

@@ -17,7 +17,6 @@ from train_anywhere.config.checks.program import (
     VALUE,
     choose_processes,
     is_file,
-    is_python,
     launcher_of,
     locate,
 )
@@ -171,7 +170,7 @@ def build_command(config: Config, environ: dict[str, str], topology: Topology, a
         return [sys.executable, "-u", name, *arguments]
     if not is_file(name):
         return [name, *arguments]
-    return [*([sys.executable, "-u"] if is_python(name) else []), str(locate(program, name)), *arguments]
+    return [*([sys.executable, "-u"] if name.endswith(".py") else []), str(locate(program, name)), *arguments]
 
 
 def open_output(number: int) -> tuple[int, int]:

@@ -56,18 +56,13 @@ def program_problems(program: Program, args: Mapping[str, Any]) -> Iterator[str]
         yield (
             f"{name!r} is not a file; name a script or a command first, then its arguments: python src/run.py -- train_mine.py --epochs 3."
         )
-    elif is_file(name) and not is_python(name) and not os.access(path, os.X_OK):
+    elif is_file(name) and not name.endswith(".py") and not os.access(path, os.X_OK):
         yield f"{name} is neither a Python script (.py) nor executable; rename it, or: chmod +x {name}"
-
-
-def is_python(name: str) -> bool:
-    """Return whether Python starts the file."""
-    return name.endswith(".py")
 
 
 def is_file(name: str) -> bool:
     """Return whether the first word of a command names a file, not a module or a command."""
-    return is_python(name) or "/" in name
+    return name.endswith(".py") or "/" in name
 
 
 def locate(program: Program, name: str) -> Path:

@@ -20,12 +20,10 @@ class Support:
     """The abilities of one strategy in one framework.
 
     Attributes:
-        ranks: whether several ranks (processes) can share the work.
-        several_nodes: whether they may be on several nodes.
+        several_nodes: whether several ranks (processes) can share the work, on one node or several.
         launch: which launch methods can start it inside a job.
     """
 
-    ranks: bool
     several_nodes: bool
     launch: tuple[str, ...]
     about: str
@@ -33,16 +31,16 @@ class Support:
 
 SUPPORTED: dict[str, dict[str, Support]] = {
     "lightning": {
-        "single": Support(False, False, LAUNCHERS, "one process, one device"),
-        "ddp": Support(True, True, GENERIC_LAUNCHERS, "torch DistributedDataParallel: one process per device"),
-        "fsdp": Support(True, True, GENERIC_LAUNCHERS, "torch FSDP2: the same, with the model split over the processes"),
-        "horovod": Support(True, True, LAUNCHERS, "Horovod's all-reduce: one process per device"),
+        "single": Support(False, LAUNCHERS, "one process, one device"),
+        "ddp": Support(True, GENERIC_LAUNCHERS, "torch DistributedDataParallel: one process per device"),
+        "fsdp": Support(True, GENERIC_LAUNCHERS, "torch FSDP2: the same, with the model split over the processes"),
+        "horovod": Support(True, LAUNCHERS, "Horovod's all-reduce: one process per device"),
     },
     "keras": {
-        "single": Support(False, False, LAUNCHERS, "one process, one device"),
-        "mirrored": Support(False, False, LAUNCHERS, "tf.distribute: one process for all devices of a node"),
-        "multiworker_mirrored": Support(True, True, GENERIC_LAUNCHERS, "tf.distribute: one process per device"),
-        "horovod": Support(True, True, LAUNCHERS, "Horovod's all-reduce: one process per device"),
+        "single": Support(False, LAUNCHERS, "one process, one device"),
+        "mirrored": Support(False, LAUNCHERS, "tf.distribute: one process for all devices of a node"),
+        "multiworker_mirrored": Support(True, GENERIC_LAUNCHERS, "tf.distribute: one process per device"),
+        "horovod": Support(True, LAUNCHERS, "Horovod's all-reduce: one process per device"),
     },
 }  # fmt: skip
 

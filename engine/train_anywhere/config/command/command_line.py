@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 from train_anywhere.config.command.compose import CONFIGS, compose, list_groups
 from train_anywhere.config.command.yaml_files import read_mapping
 from train_anywhere.config.keys import CUSTOM, LIST_GROUPS, SINGLE_GROUPS, TARGET, flatten
-from train_anywhere.config.other_names import keys_meant
-from train_anywhere.config.search_terms import find_page
+from train_anywhere.config.other_names import find_page, keys_meant
 from train_anywhere.config.signatures import TargetError, read
 from train_anywhere.errors import ConfigError
 

@@ -27,12 +27,11 @@ from train_anywhere.config.command.compose import (
     parse_override,
 )
 from train_anywhere.config.command.help_comments import lines_with_keys
-from train_anywhere.config.command.yaml_files import choice_problem, file_problems, yaml_sentence
+from train_anywhere.config.command.yaml_files import choice_problem, file_problems, read_text, yaml_sentence
 from train_anywhere.config.keys import LIST_GROUPS, SINGLE_GROUPS
 from train_anywhere.config.load import load
-from train_anywhere.config.other_names import REMOVED, with_keys_meant
+from train_anywhere.config.other_names import REMOVED, find_page, with_keys_meant
 from train_anywhere.config.schema import Config
-from train_anywhere.config.search_terms import find_page
 from train_anywhere.config.strict import did_you_mean, section_keys, unknown_key
 from train_anywhere.errors import ConfigError, ProjectError, listed
 
@@ -88,7 +87,7 @@ def _with_files(problem: str, arguments: Sequence[str]) -> str:
         return f"{problem.removesuffix('.')} ({file} does not have it)."
     if found := re.match(r"'(\w+)\.([\w.]+)' is not an? (key|argument) of [^;?]*$", problem):
         files = choice_files(found[1]).values()
-        having = [f.stem for f in files if found[2] in dict(lines_with_keys(f.read_text("utf-8-sig")))]
+        having = [f.stem for f in files if found[2] in {key for key, *_ in lines_with_keys(read_text(f))}]
         return f"{problem} It is a key of {found[1]}={'|'.join(having)}." if having else problem
     found = re.match(r"(\w+)\.(\w+)\._target_ is missing", problem)
     if found and found[2] in choice_files(found[1]):

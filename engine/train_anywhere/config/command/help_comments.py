@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
 
 from train_anywhere.config.command.compose import CONFIGS, choice_file, choice_files, list_groups
+from train_anywhere.config.command.yaml_files import HEADER, read_text
 from train_anywhere.config.keys import CUSTOM, defaults, meanings
-from train_anywhere.config.other_names import SITE
+from train_anywhere.config.other_names import SITE, plain
 from train_anywhere.config.schema import Config
-from train_anywhere.config.search_terms import plain
 from train_anywhere.files.terminal.fit import fit_page, terminal_width
 
 KEYS = "Keys and their defaults\n"
@@ -24,11 +23,11 @@ def add_comments(page: str, only: Sequence[str] = ()) -> str:
     """
     before, heading, after = page.partition(KEYS)
     keys, gap, rest = after.partition("\n\n")
-    own = read_comments(CONFIGS / "train.yaml")
+    own = read_comments(read_text(CONFIGS / "train.yaml"))
     known = {**own, **meanings(Config), **dict(choice_comments(keys))}
     lines = [
         append_comment(path + line[line.index(":") :] if path in only else line, known.get(path, ""))
-        for path, line in lines_with_keys(keys)
+        for path, line, _ in lines_with_keys(keys)
         if not only or any(f"{path}.".startswith(f"{name}.") for name in only)
     ]
     titles = [
@@ -55,45 +54,40 @@ def sections() -> list[str]:
     return sorted({*below, *list_groups()} - {"local"})
 
 
-def read_comments(file: Path, group: str = "") -> dict[str, str]:
+def read_comments(text: str, prefix: str = "") -> dict[str, str]:
     """Return the comments of a file of configs/, by key."""
-    found = {}
-    for path, line in lines_with_keys(file.read_text(encoding="utf-8-sig")):
-        match = LINE.fullmatch(line)
-        if match and match["comment"]:
-            found[f"{group}.{path}" if group else path] = match["comment"]
-    return found
+    return {f"{prefix}{path}": comment for path, _, comment in lines_with_keys(text) if comment}
 
 
 def choice_comments(keys: str) -> Iterator[tuple[str, str]]:
     """Yield the comments of the selected choices, such as those of configs/model/cnn.yaml."""
-    for path, line in lines_with_keys(keys):
+    for path, line, _ in lines_with_keys(keys):
         group, _, last = path.rpartition(".")
         file = choice_file(group, line.partition(":")[2].strip())
         if last == "name" and group and "." not in group and file.is_file():
-            text = file.read_text(encoding="utf-8-sig")
-            yield from read_comments(file, "" if text.startswith("# @package _global_") else group).items()
+            text = read_text(file)
+            yield from read_comments(text, "" if text.startswith(HEADER) else f"{group}.").items()
 
 
 def choice_titles(group: str) -> dict[str, str]:
     """Return the first comment of each choice's file, or "". The custom choice is the last."""
     found = {}
     for file in sorted(choice_files(group).values(), key=lambda f: f.stem == CUSTOM):
-        lines = file.read_text(encoding="utf-8-sig").removeprefix("# @package _global_\n").splitlines()
+        lines = read_text(file).removeprefix(f"{HEADER}\n").splitlines()
         found[file.stem] = lines[0].removeprefix("# ") if lines and lines[0].startswith("# ") else ""
     return found
 
 
-def lines_with_keys(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each line of some YAML with its dotted key, or "" if it has none."""
+def lines_with_keys(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the dotted key of each line of some YAML, the line and its comment; "" for what a line does not have."""
     above: list[tuple[int, str]] = []
     for line in text.splitlines():
         if match := LINE.fullmatch(line):
             depth = len(match["indent"])
             above = [(d, key) for d, key in above if d < depth] + [(depth, match["key"])]
-            yield ".".join(key for _, key in above), line
+            yield ".".join(key for _, key in above), line, match["comment"] or ""
         else:
-            yield "", line
+            yield "", line, ""
 
 
 def append_comment(line: str, comment: str) -> str:

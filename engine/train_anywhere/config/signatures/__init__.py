@@ -114,18 +114,16 @@ def read_import_calls(dotted: str) -> list[tuple[str, ImportCall]]:
     modules, parts = _modules(ROOT), _split_name(dotted)
     places = [parts[:length] for length in range(1, len(parts))] + [read(dotted).name.split(".")[:-1]]
     found = {".".join(place): modules.find(".".join(place)) for place in places if place}
-    return [
-        (str(module.file.relative_to(ROOT) if module.file.is_relative_to(ROOT) else module.file), call)
-        for module in dict.fromkeys(found.values())
-        if module and module.file and _is_users(module) and module.tree
-        for call in find_import_calls(module)
-    ]
-
-
-def _is_users(module: SourceModule) -> bool:
-    """Return whether a file is neither of an installed package nor of Python itself."""
-    installed = {"site-packages", "dist-packages"} & {*module.file.parts} if module.file else True
-    return module.in_project or not (installed or str(module.file).startswith((sys.base_prefix, str(ENGINE))))
+    calls: list[tuple[str, ImportCall]] = []
+    for module in dict.fromkeys(found.values()):
+        file = module.file if module else None
+        if not module or not file:
+            continue
+        installed = {"site-packages", "dist-packages"} & {*file.parts}
+        if module.in_project or not (installed or str(file).startswith((sys.base_prefix, str(ENGINE)))):
+            shown = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
+            calls += [(shown, call) for call in find_import_calls(module)]
+    return calls
 
 
 _modules = functools.cache(Modules)

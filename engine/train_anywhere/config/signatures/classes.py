@@ -110,11 +110,15 @@ def constructor_signature(place: SourcePlace) -> Signature:
     """
     mro = names.mro(place)
     found = _find_constructor(mro)
-    scopes = [names.scope(base.node) for base in mro if isinstance(base, SourcePlace)]
+    classes = [base for base in mro if isinstance(base, SourcePlace)]
+    scopes = [names.scope(base.node) for base in classes]
     # a base may generate constructors in `__init_subclass__`, as some libraries do
     if "__init__" not in scopes[0] and any("__init_subclass__" in scope for scope in scopes[1:]):
         return Signature(_make_optional(found.parameters), True)
-    return Signature(found.parameters, True) if _has_metaclass_call(mro) else found
+    # a metaclass other than that of `abc.ABC` may handle a call before the constructor
+    metas = [(base.module, k.value) for base in classes for k in base.node.keywords if k.arg == "metaclass"]
+    known = all(names.imported_name(*meta) == "abc.ABCMeta" for meta in metas)
+    return found if known else Signature(found.parameters, True)
 
 
 def literal_attributes(place: SourcePlace) -> dict[str, Any]:
@@ -198,10 +202,3 @@ def _remaining_parameters(
 
 def _make_optional(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
     return {name: replace(parameter, required=False) for name, parameter in parameters.items()}
-
-
-def _has_metaclass_call(mro: Mro) -> bool:
-    """Return whether a metaclass, which is not that of `abc.ABC`, may handle a call before the constructor."""
-    classes = [base for base in mro if isinstance(base, SourcePlace)]
-    found = [(base.module, k.value) for base in classes for k in base.node.keywords if k.arg == "metaclass"]
-    return any(names.imported_name(*one) != "abc.ABCMeta" for one in found)
