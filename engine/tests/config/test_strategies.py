@@ -37,5 +37,5 @@ def test_the_page_shows_the_table() -> None:
     page = (ROOT / "docs/concepts/strategies.md").read_text()
     for framework, name, cell in ((f, n, c) for f, cells in SUPPORTED.items() for n, c in cells.items()):
         devices, nodes = "one" if name == "single" else "several", "several" if cell.several_nodes else "one"
-        launch = ", ".join(cell.launch) if cell.ranks else "any"
+        launch = ", ".join(cell.launch) if cell.several_nodes else "any"
         assert f"| {framework} | `{name}` | {devices} | {nodes} | {launch} | {cell.about} |\n" in page

@@ -62,7 +62,7 @@ def test_two_devices_train_as_one(
     assert done.returncode == 0, done.stdout + done.stderr
     assert info(tmp_path / "latest")["strategy"] == strategy
     assert same is SAME or "tokens/s" in done.stdout
-    ranks = 2 if SUPPORTED[framework][strategy].ranks else 1
+    ranks = 2 if SUPPORTED[framework][strategy].several_nodes else 1
     assert done.stdout.count("started by") == ranks
     # ranks that share one state have no whole weights
     assert len(fingerprints(done.stdout)) == (strategy not in SHARDED_STRATEGIES)
@@ -77,7 +77,7 @@ def test_a_missing_average_would_show(framework, strategy, make_run, single, req
     needs_horovod(require, framework, strategy)
     options = (f"framework={framework}", f"strategy={strategy}", "trainer.devices=2")
     _, run = make_run(*SAME, *options)
-    ranks = 2 if SUPPORTED[framework][strategy].ranks else 1
+    ranks = 2 if SUPPORTED[framework][strategy].several_nodes else 1
     output = start_broken(run, ranks, noticed=strategy not in SHARDED_STRATEGIES)
     assert largest_difference(final_weights(run.path), single(*SAME, options[0])) > 1e-3
     if ranks > 1 and strategy not in SHARDED_STRATEGIES:
