@@ -1,12 +1,12 @@
-"""Find the key that is meant by a name of another section or program, or the page that answers a term of another program."""
+"""Find the key that is meant by a name of another section or program."""
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from train_anywhere.config.keys import flatten
+from train_anywhere.config.search_terms import find_page
 from train_anywhere.errors import NO_KEY, Problem
 from train_anywhere.files import ROOT
 
@@ -54,7 +54,7 @@ def _hint(word: str, tree: Mapping[str, Any]) -> str:
     if own := OWN_ARGUMENTS.get(last):
         return f"; use {own}."
     page = find_page(word)
-    return f"; see {page}." if page else ""
+    return f"; see {page_address(page)}." if page else ""
 
 
 def keys_meant(word: str, tree: Mapping[str, Any]) -> list[str]:
@@ -70,36 +70,12 @@ def keys_meant(word: str, tree: Mapping[str, Any]) -> list[str]:
     return same if len(same) <= 3 else []  # such as `name`, which many sections have
 
 
-TABLE = Path(__file__).with_name("search_terms.txt")
-"""Rows of terms, the page that answers them, and where they are from; `--help TERM` and the search of the site read them too."""
-
-TERMS = [row.split(" | ") for row in TABLE.read_text().splitlines()]
-
-
-def find_page(term: str) -> str:
-    """Return the file or address of the page for a term, such as `docs/how-to/figures.md`. "" if it has none.
-
-    Args:
-        term: words or a key in any form: `class_weight`, `trainer.class-weight`, `Class weights`. Of several words, or of a variable
-            such as WANDB_API_KEY, the longest term in it counts: `out of memory` in `cuda out of memory`.
-    """
-    pages = {plain(page.rpartition("/")[2]): page for _, page, _ in TERMS}
-    pages |= {plain(one): page for terms, page, _ in TERMS for one in terms.split(", ")}
-    whole = plain(term)
-    inside = [one for one in pages if (" " in term or term.isupper()) and f" {one} " in f" {whole} "]
-    last, longest = plain(term.rpartition(".")[2]), max(inside, key=len, default="")
-    page = next((pages[one] for one in (whole, last, longest) if one in pages), "")
-    return page and f"{pages_folder()}/{page}.md"
-
-
-def pages_folder() -> str:
-    """Return where pages are: in the template, or at the address that this project was made with."""
+def page_address(page: str) -> str:
+    """Return where a page is: a file of the template, or the address that this project was made with."""
     made = ROOT / ".train-anywhere"
-    if (ROOT / "docs").is_dir() or not made.is_file():
-        return "docs"
-    return json.loads(made.read_text())["choices"]["pages"] or "docs"
-
-
-def plain(term: str) -> str:
-    """Return the words of a term in lower case and without the `s` of a plural."""
-    return " ".join(re.sub(r"(?<=\w\w\w)s$", "", word) for word in re.findall(r"[a-z0-9]+", term.lower()))
+    pages = (
+        ""
+        if (ROOT / "docs").is_dir() or not made.is_file()
+        else json.loads(made.read_text())["choices"]["pages"]
+    )
+    return f"{pages or 'docs'}/{page}.md"

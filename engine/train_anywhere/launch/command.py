@@ -13,8 +13,9 @@ from train_anywhere.config.command.diagnose import explain_refusal
 from train_anywhere.config.command.help_comments import add_comments, keys_about, sections
 from train_anywhere.config.command.yaml_files import refuse_unusable_files
 from train_anywhere.config.keys import flatten
-from train_anywhere.config.other_names import OTHER_WAYS, find_page, keys_meant
+from train_anywhere.config.other_names import OTHER_WAYS, keys_meant, page_address
 from train_anywhere.config.schema import Config
+from train_anywhere.config.search_terms import find_page
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.distributed.layout import Layout
 from train_anywhere.errors import INTERRUPTED, REFUSED, ConfigError, ProjectError, listed
@@ -95,7 +96,7 @@ def print_pages(words: Sequence[str]) -> None:
         if way := OTHER_WAYS.get(word.rpartition(".")[2]):
             print(fit(f"{word}: {way}.", terminal_width()))
         if page := find_page(word):
-            print(f"{word}: see {page}")
+            print(f"{word}: see {page_address(page)}")
 
 
 def help_sections(arguments: Sequence[str]) -> list[str]:

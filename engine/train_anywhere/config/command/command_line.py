@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, NoReturn
 from train_anywhere.config.command.compose import CONFIGS, compose, list_groups
 from train_anywhere.config.command.yaml_files import read_mapping
 from train_anywhere.config.keys import CUSTOM, LIST_GROUPS, SINGLE_GROUPS, TARGET, flatten
-from train_anywhere.config.other_names import find_page, keys_meant
+from train_anywhere.config.other_names import keys_meant, page_address
+from train_anywhere.config.search_terms import find_page
 from train_anywhere.config.signatures import TargetError, read
 from train_anywhere.errors import ConfigError
 
@@ -113,7 +114,8 @@ def _unknown_flag(flag: str, tree: dict[str, Any]) -> str:
     ]
     if typed:
         return f"'{flag}': a key is given without dashes; use {' or '.join(typed)}."
-    return f"'{flag}' is not a flag of this program; see {find_page(key) or '--help'}."
+    page = find_page(key)
+    return f"'{flag}' is not a flag of this program; see {page_address(page) if page else '--help'}."
 
 
 def _flag_problems(given: dict[str, object]) -> Iterator[str]:

@@ -30,8 +30,9 @@ from train_anywhere.config.command.help_comments import lines_with_keys
 from train_anywhere.config.command.yaml_files import choice_problem, file_problems, read_text, yaml_sentence
 from train_anywhere.config.keys import LIST_GROUPS, SINGLE_GROUPS
 from train_anywhere.config.load import load
-from train_anywhere.config.other_names import REMOVED, find_page, with_keys_meant
+from train_anywhere.config.other_names import REMOVED, page_address, with_keys_meant
 from train_anywhere.config.schema import Config
+from train_anywhere.config.search_terms import find_page
 from train_anywhere.config.strict import did_you_mean, section_keys, unknown_key
 from train_anywhere.errors import ConfigError, ProjectError, listed
 
@@ -180,7 +181,7 @@ def _choice_problems(text: str, override: Any, choices: Sequence[str]) -> Iterat
                 yield f"{group}=null: a run needs one of {listed(choices)}."
         elif name not in choices:  # a list of choices of a group with one has no near name
             page = find_page(name)
-            about = f" About {name}: {page}." if page else ""
+            about = f" About {name}: {page_address(page)}." if page else ""
             yield f"{group}={choice} is not a choice{did_you_mean(name, choices)}{about}"
         elif problem := choice_problem(choice_file(group, name), KEYS):
             yield problem

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 from train_anywhere.config.command.compose import CONFIGS, choice_file, choice_files, list_groups
 from train_anywhere.config.command.yaml_files import HEADER, read_text
 from train_anywhere.config.keys import CUSTOM, defaults, meanings
-from train_anywhere.config.other_names import SITE, plain
+from train_anywhere.config.other_names import SITE
 from train_anywhere.config.schema import Config
+from train_anywhere.config.search_terms import plain
 from train_anywhere.files.terminal.fit import fit_page, terminal_width
 
 KEYS = "Keys and their defaults\n"

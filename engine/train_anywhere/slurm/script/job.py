@@ -289,7 +289,9 @@ def _launch(config: Config, strategy: str, packed: int) -> str:
     c, able = config.cluster, support(config.framework, strategy)
     if config.launch != "auto" or packed > 1:
         return "srun" if config.launch == "auto" else config.launch
-    usable = [m for m in (able.launch if able.several_nodes else LAUNCHERS) if c.scheduler != "pbs" or m != "srun"]
+    usable = [
+        m for m in (able.launch if able.several_nodes else LAUNCHERS) if c.scheduler != "pbs" or m != "srun"
+    ]
     return c.launch if c.launch in usable or not usable else usable[0]
 
 
