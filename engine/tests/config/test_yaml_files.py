@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from train_anywhere.config.command.compose import CONFIGS, install_choice_loader
-from train_anywhere.config.command.diagnose import KEYS
 from train_anywhere.config.command.yaml_files import (
     HEADER,
     choice_problem,
@@ -48,15 +47,15 @@ def test_an_experiment_without_its_header_line(tmp_path: Path) -> None:
     path = tmp_path / "experiment" / "mine.yaml"
     path.parent.mkdir()
     path.write_text("trainer:\n  nodes: 1\n")
-    assert choice_problem(path, KEYS) == (
+    assert choice_problem(path) == (
         f"{path} lacks the header line `{HEADER}`: without it its keys go below 'experiment'. Make that its first line."
     )
     path.write_text(f"{HEADER}\ntrainer:\n  nodes: 1\n")
-    assert choice_problem(path, KEYS) is None
+    assert choice_problem(path) is None
     path.write_text("")
-    assert "it is empty" in str(choice_problem(path, KEYS))
+    assert "it is empty" in str(choice_problem(path))
     path.write_text(f"{HEADER}\ndefaults: 3\n")
-    assert "defaults must be a list" in str(choice_problem(path, KEYS))
+    assert "defaults must be a list" in str(choice_problem(path))
 
 
 @pytest.mark.parametrize(
@@ -75,13 +74,13 @@ def test_only_a_file_of_top_level_keys_needs_the_header_line(
     path = tmp_path / group / "mine.yaml"
     path.parent.mkdir()
     path.write_text(content)
-    assert ("lacks the header line" in str(choice_problem(path, KEYS))) == lacks
+    assert ("lacks the header line" in str(choice_problem(path))) == lacks
 
 
 def test_every_file_of_the_project_is_fine() -> None:
     paths = [p for p in CONFIGS.rglob("*.yaml") if p.parent != CONFIGS]
     assert len(paths) > 30
-    assert [problem for p in paths if (problem := choice_problem(p, KEYS))] == []
+    assert [problem for p in paths if (problem := choice_problem(p))] == []
 
 
 def test_a_pipe_is_refused_before_it_is_opened(tmp_path: Path) -> None:
@@ -100,7 +99,7 @@ def test_a_broken_default_is_named(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "train.yaml").write_text("defaults:\n  - model: cnn\n  - override hydra/sweeper: product\n")
     (tmp_path / "model" / "cnn.yaml").write_text("- a\n")
-    (problem,) = file_problems(tmp_path, KEYS)
+    (problem,) = file_problems(tmp_path)
     assert (
         problem
         == f"{tmp_path}/model/cnn.yaml must contain keys, one `key: value` per line, but contains a list."

@@ -13,6 +13,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from train_anywhere.config.command.compose import CONFIGS, install_choice_loader
 from train_anywhere.config.load import to_plain_tree
+from train_anywhere.commands.train import Starter
 from train_anywhere.plugins.launchers import SlurmLauncher
 
 def compare(members):
@@ -21,7 +22,8 @@ def compare(members):
         calls.append(words)
         return loader.load_sweep_config(config, words)
     launcher = SlurmLauncher()
-    launcher.setup(hydra_context=SimpleNamespace(config_loader=SimpleNamespace(load_sweep_config=load)), task_function=None, config=master)
+    context = SimpleNamespace(config_loader=SimpleNamespace(load_sweep_config=load))
+    launcher.setup(hydra_context=context, task_function=Starter(None, []), config=master)
     composed = launcher.compose_members(members)
     return composed == [to_plain_tree(loader.load_sweep_config(master, member)) for member in members], len(calls)
 

@@ -56,6 +56,16 @@ def test_arguments_arrive_as_they_are(run: Run, script: str, latest: Latest) -> 
     assert "src/run.py -- " in done.stdout and "train longer" not in done.stdout
 
 
+def test_a_resumed_program_gets_a_new_value(run: Run, script: str, latest: Latest) -> None:
+    assert run("args.lr=1", "--", script, "{args.lr}").returncode == 0
+    folder = latest()
+    (folder / "run.json").write_text(json.dumps({**info(folder), "state": "failed"}))
+    (folder / "shown-0.json").unlink()
+    done = run(f"resume={folder}", "args.lr=2")
+    assert done.returncode == 0, done.stderr
+    assert seen(folder)[0] == ["2"]
+
+
 def test_two_ranks_know_each_other(run: Run, script: str, latest: Latest) -> None:
     environ = {**os.environ, "KERAS_BACKEND": "torch"}
     done = run("trainer.devices=2", "trainer.accelerator=cpu", "--", script, env=environ)
@@ -122,6 +132,7 @@ def test_the_dry_run_shows_the_job_and_imports_no_framework(run: Run, script: st
         (["--", "README.md"], ["README.md is neither a Python script (.py) nor executable"]),
         (["cluster=slurm", "--", "tests/template/test_readme.py"], ["is not in the copy of the project that a job runs"]),
         (["-m", "args.lr=range(0)", "--", "src/train.py", "{args.lr}"], ["is an empty sweep"]),
+        (["args.lr=1,2", "--", "src/train.py", "{args.lr}"], ["'++args.lr=1,2' is a sweep over several values: add -m"]),
         (["--cfg", "job", "--", "src/train.py"], ["--cfg is not a flag of src/run.py"]),
         (["experiment=debug", "--", "src/train.py"], ["experiment: a key of a training"]),
         (

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from train_anywhere.commands.elsewhere import read_request, run_problems
+from train_anywhere.commands.elsewhere import read_request
 from train_anywhere.config.checks.contradictions import scheduler_problems
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed import packages
@@ -24,10 +24,13 @@ from train_anywhere.errors import listed
 from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.fit import fit_page, terminal_width
 from train_anywhere.launch.command import HELP, run_command
+from train_anywhere.launch.local_run import local_problems
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import read_reports
 from train_anywhere.slurm.script.job import devices_per_node
 from train_anywhere.slurm.script.units import format_problems as cluster_problems
+from train_anywhere.slurm.submission.prepare import refusals
+from train_anywhere.training.preflight import CHECKS
 
 SHORT = (
     "trainer.max_epochs=1", "trainer.max_steps=2", "trainer.limit_val_batches=1", "trainer.limit_test_batches=0",
@@ -45,6 +48,13 @@ class Fact(NamedTuple):
 
     def __str__(self) -> str:
         return f"{'ok' if not self.remedy else '!!':<4}{self.name:<18}{self.remedy or self.found}"
+
+
+def run_problems(config: Config) -> list[str]:
+    """Return why this machine, or the cluster that is named, can't run a training."""
+    if config.cluster.scheduler == "none":
+        return local_problems(config, CHECKS)
+    return refusals(config, None, None, None, CHECKS.problems)
 
 
 def collect_facts(config: Config) -> Iterator[Fact]:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
-from train_anywhere.config.command.compose import CONFIGS, compose, quote_value
+from train_anywhere.config.command.compose import CONFIGS, compose
 from train_anywhere.config.command.yaml_files import refuse_unusable_files
 from train_anywhere.config.load import Check, load
 from train_anywhere.config.schema import Config
@@ -12,7 +12,6 @@ from train_anywhere.errors import ConfigError
 from train_anywhere.files.root import refuse_deleted_folder
 from train_anywhere.launch.command import run_command
 from train_anywhere.slurm.presets import resolve_current
-from train_anywhere.training.preflight import CHECKS
 
 
 def here_or_there(start: str, command: Callable[[], int]) -> int:
@@ -29,16 +28,6 @@ def here_or_there(start: str, command: Callable[[], int]) -> int:
     return run_command(run, overrides=False)
 
 
-def run_problems(config: Config) -> list[str]:
-    """Return why this machine, or the cluster that is named, can't run a training."""
-    from train_anywhere.launch.local_run import local_problems  # these two are not needed to start on a host
-    from train_anywhere.slurm.submission.prepare import refusals
-
-    if config.cluster.scheduler == "none":
-        return local_problems(config, CHECKS)
-    return refusals(config, None, None, None, CHECKS.problems)
-
-
 def read_request(arguments: Sequence[str], *checks: Check) -> tuple[Config, list[str]]:
     """Return the configuration of one run, and its overrides. Raises ProjectError: lists all problems, also those that the checks find."""
     refuse_deleted_folder()
@@ -48,5 +37,5 @@ def read_request(arguments: Sequence[str], *checks: Check) -> tuple[Config, list
         raise ConfigError(
             f"{' '.join(line.flags)}: this command takes key=value of one run only; see --help."
         )
-    words = resolve_current([quote_value(word) for word in to_hydra_overrides(line.overrides)])
+    words = resolve_current(to_hydra_overrides(line.overrides))
     return load(compose(words), *checks), words

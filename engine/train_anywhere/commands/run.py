@@ -18,16 +18,15 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-
 from train_anywhere.commands.elsewhere import here_or_there
+from train_anywhere.commands.train import Starter
 from train_anywhere.config.checks.program import is_file
-from train_anywhere.config.command.command_line import SEARCH_OPTIONS, split_flags
-from train_anywhere.config.command.compose import compose, install_choice_loader, quote_value
+from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
+from train_anywhere.config.command.compose import compose, install_choice_loader
 from train_anywhere.config.keys import flatten
 from train_anywhere.config.paths import make_run_name
 from train_anywhere.config.schema import Config
@@ -36,12 +35,9 @@ from train_anywhere.files import ROOT
 from train_anywhere.files.root import find_top, refuse_deleted_folder, resolve_as_typed
 from train_anywhere.launch.command import HELP, run_command
 from train_anywhere.launch.exits import leave
-from train_anywhere.plugins.launchers import list_members, print_sweep
 from train_anywhere.runs.folder import open_run
 from train_anywhere.runs.reopen.resume import load_saved_overrides
 from train_anywhere.runs.summary import is_program
-from train_anywhere.slurm.presets import resolve_current
-from train_anywhere.slurm.submission.prepare import start
 from train_anywhere.slurm.submission.snapshot import missing_problem
 from train_anywhere.training.preflight import CHECKS as TRAINING
 
@@ -58,17 +54,6 @@ KEYS = (
 
 FIXED = ("strategy=ddp",)
 """Choices of the training that give a program one rank per device, and any number of nodes."""
-
-
-def split_words(words: Sequence[str]) -> tuple[list[str], bool]:
-    """Return the overrides, and whether they are a sweep. Raises ConfigError for other flags."""
-    line = split_flags(words)
-    if other := [flag for flag in line.flags if flag not in ("-m", "--multirun")]:
-        raise ConfigError(
-            f"{other[0]} is not a flag of src/run.py; arguments of the program come after --, such as: "
-            "python src/run.py cluster=slurm -- script.py --epochs 3."
-        )
-    return line.overrides, bool(line.flags)
 
 
 def find_program(program: Sequence[str], typed_folder: str | None = None) -> dict[str, Any]:
@@ -151,7 +136,7 @@ def prepare_words(words: Sequence[str], program: Sequence[str]) -> list[str]:
         module = program[0] == "-m" and len(program) > 1
         word = program[1].rpartition(".")[2] if module else Path(program[0]).stem
         words = [f"name={make_run_name(word)}", *words]
-    return [f"++{word}" if word.startswith("args.") else word for word in map(quote_value, words)]
+    return to_hydra_overrides(words)
 
 
 def main() -> int:
@@ -163,14 +148,17 @@ def main() -> int:
         return 0
     refuse_deleted_folder()
     # a refusal lists all problems of these words, as those of a training
-    sys.argv[1:] = [word for word in words if not word.startswith(("args.", "checkpoint.mo"))]
-    typed, sweep = split_words(words)
-    search = [word for word in typed if word.startswith("hydra")]
-    typed = [word for word in typed if word not in search]
+    sys.argv[1:] = [word for word in words if not word.startswith("checkpoint.mo")]
+    typed, flags = split_flags(words)
+    if other := [flag for flag in flags if flag not in ("-m", "--multirun")]:
+        raise ConfigError(
+            f"{other[0]} is not a flag of src/run.py; arguments of the program come after --, such as: "
+            "python src/run.py cluster=slurm -- script.py --epochs 3."
+        )
     saved = load_saved_overrides(typed)
     problems = unused_key_problems(typed)
     named_run = any(word.startswith("resume=") for word in typed)
-    resumed = compose([*map(quote_value, typed)])["resume"] if named_run else None
+    resumed = compose(to_hydra_overrides(typed))["resume"] if named_run else None
     if resumed and not is_program(open_run(resumed)):
         problems.append(f"{resumed} is a training: python src/train.py resume={shlex.quote(str(resumed))}")
     program: dict[str, Any] = {}
@@ -181,51 +169,16 @@ def main() -> int:
         problems += error.problems
     if problems:
         raise ConfigError(*problems)
-    words = prepare_words([*saved, *resolve_current(typed)], program.get("command", ()))
-    if sweep:
-        return _sweep(words, search, program)
-    tree = _compose(words, program)
-    if tree["cluster"].get("scheduler") == "none":
-        from train_anywhere.launch.local_run import start as start_here  # a submission does not need it
+    words = prepare_words([*saved, *typed], program.get("command", ()))
+    fixed = compose(FIXED)["strategy"]
 
-        return start_here(tree, words, CHECKS)
-    start([tree], [words], *CHECKS[:2])
-    return 0
+    def complete(tree: dict[str, Any]) -> dict[str, Any]:
+        here = tree["cluster"].get("scheduler") == "none"
+        if program and here and (problems := command_problems(program["command"])):
+            raise ConfigError(*problems)
+        return tree | {"program": tree["program"] | program, "strategy": fixed}
 
-
-def _compose(words: Sequence[str], program: Mapping[str, Any]) -> dict[str, Any]:
-    tree = compose([*words, *FIXED])
-    here = tree["cluster"].get("scheduler") == "none"
-    if program and here and (problems := command_problems(program["command"])):
-        raise ConfigError(*problems)
-    tree["program"] |= program
-    return tree
-
-
-def _sweep(words: Sequence[str], search: Sequence[str], program: Mapping[str, Any]) -> int:
-    """Run or submit all members of a sweep, or the trials of a search."""
-    parser = OverridesParser.create()
-    overrides = parser.parse_overrides([*words])
-    clusters = [o for o in overrides if o.key_or_group == "cluster"]
-    several = any(o.is_sweep_override() for o in clusters)  # `start` refuses it
-    one = [] if several else [str(o.input_line) for o in clusters]
-    submits = several or compose(one)["cluster"].get("scheduler") != "none"
-    if "hydra/sweeper=optuna" in search:
-        from train_anywhere.search.loop import search as run_search  # a sweep does not need Optuna
-
-        given = parser.parse_overrides([word for word in search if word != "hydra/sweeper=optuna"])
-        options = SEARCH_OPTIONS | {o.key_or_group.removeprefix("hydra.sweeper."): o.value() for o in given}
-        added = parser.parse_overrides([f"{key}={value}" for key, value in options.pop("params").items()])
-        run_search([*added, *overrides], options, lambda member: _compose(member, program), CHECKS, submits)
-        return 0
-    members = list_members(overrides)
-    trees = [_compose(member, program) for member in members]
-    if not submits:
-        from train_anywhere.launch.local_run import run_all  # a submission does not need it
-
-        print_sweep(run_all(trees, members, CHECKS))
-    elif failed := [one for one in start(trees, members, *CHECKS[:2]) if isinstance(one, Exception)]:
-        raise failed[0]
+    Starter(CHECKS, [*words, *flags[:1]], complete).start_hydra()
     return 0
 
 

@@ -23,10 +23,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.commands.elsewhere import here_or_there, run_problems
+from train_anywhere.commands.doctor import run_problems
+from train_anywhere.commands.elsewhere import here_or_there
 from train_anywhere.config.checks.strategy_table import SUPPORTED
-from train_anywhere.config.command.command_line import to_hydra_overrides
-from train_anywhere.config.command.compose import quote_value
 from train_anywhere.config.command.diagnose import compose_diagnosed
 from train_anywhere.config.command.members import merge_problems
 from train_anywhere.config.load import load
@@ -77,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
 def compare(words: Sequence[str], weak: bool) -> int:
     """Check the arguments, run or submit the cells, and print the table unless jobs still have to run."""
     axes, others = split_words(words)
-    base = compose_quoted(others)
+    base = compose_diagnosed(others)
     here = base["cluster"]["scheduler"] == "none"
     if here and "launch" in axes:
         raise ConfigError("launch= sets how a job starts its ranks; these runs are not jobs: leave it out.")
@@ -113,11 +112,6 @@ def compare(words: Sequence[str], weak: bool) -> int:
         return show(folder)
     print(f"Next:  {command_path('python')} -m train_anywhere scaling {shlex.quote(display_path(folder))}")
     return 0
-
-
-def compose_quoted(words: Sequence[str]) -> dict[str, Any]:
-    """Return the configuration of some overrides as they were typed. Raises ConfigError with all their problems."""
-    return compose_diagnosed([quote_value(word) for word in to_hydra_overrides(words)])
 
 
 def split_words(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
@@ -184,7 +178,7 @@ def check_cells(cells: dict[str, list[str]]) -> Config:
     wrong: dict[str, list[str]] = {}
     for name, words in cells.items():
         try:
-            configs.append(load(compose_quoted(words), run_problems))
+            configs.append(load(compose_diagnosed(words), run_problems))
         except ConfigError as error:
             wrong[name] = error.problems
     merged = merge_problems([*wrong.items()], len(cells))

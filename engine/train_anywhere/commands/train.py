@@ -6,8 +6,11 @@ python src/train.py on=neuron trainer.nodes=4         # run the same command on 
 python src/train.py --run RUNDIR                      # start one rank of an existing run, as jobs do
 """
 
+import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from train_anywhere.commands.elsewhere import here_or_there
 from train_anywhere.config.command.compose import CONFIGS
@@ -18,6 +21,61 @@ from train_anywhere.training.preflight import CHECKS
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+Tree = dict[str, Any]
+
+FULL_ERROR = "HYDRA_FULL_ERROR"
+"""The variable by which Hydra raises its errors instead of printing them."""
+
+
+class Starter:
+    """The function that Hydra calls to start a run here. The launchers that Hydra calls in its place read its checks.
+
+    Args:
+        checks: what a run asks of its training or program.
+        words: the command line for Hydra.
+        complete: returns a composed configuration with what no override can set.
+    """
+
+    def __init__(
+        self, checks: command.Checks, words: Sequence[str], complete: Callable[[Tree], Tree] = dict
+    ) -> None:
+        self.checks, self.words, self.complete = checks, list(words), complete
+        self.typed = sys.argv[1:]
+        self.environ = {name: value for name, value in os.environ.items() if name == FULL_ERROR}
+
+    def start_hydra(self) -> None:
+        """Let Hydra compose the configuration and start the run or, with `cluster=` or `-m`, call a launcher."""
+        import hydra  # a rank does not need it
+
+        os.environ[FULL_ERROR] = "1"
+        sys.argv[1:] = self.words
+        try:
+            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")(self)()
+        finally:
+            sys.argv[1:] = self.typed  # whose problems a refusal lists
+
+    def __call__(self, config: "DictConfig") -> None:
+        """Start a run on this machine, and exit with its code."""
+        from train_anywhere.launch.local_run import start  # a submission does not need it
+
+        with self.as_typed():
+            sys.exit(
+                command.run_command(
+                    lambda: start(self.complete(to_plain_tree(config)), self.words, self.checks)
+                )
+            )
+
+    @contextmanager
+    def as_typed(self) -> Iterator[None]:
+        """Restore the user's arguments and environment, which a run gets, until it is started or submitted."""
+        sys.argv[1:] = self.typed
+        os.environ.pop(FULL_ERROR)
+        os.environ.update(self.environ)
+        try:
+            yield
+        finally:
+            os.environ[FULL_ERROR] = "1"
 
 
 def main() -> int:
@@ -30,20 +88,11 @@ def main() -> int:
         from train_anywhere.launch.processes import run_member
 
         return run_member(*sys.argv[2:])
-    import hydra  # a rank does not need it
-
     typed = sys.argv[1:]
-    sys.argv[1:] = command.build_hydra_arguments(typed)
+    sys.argv[1:] = words = command.build_hydra_arguments(typed)
     with command.add_help_comments(typed):
-        hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")(train)()
+        Starter(CHECKS, words).start_hydra()
     return 0
-
-
-def train(config: "DictConfig") -> None:
-    """Train on this machine. With `cluster=` or `-m`, Hydra calls a launcher in hydra_plugins instead."""
-    from train_anywhere.launch.local_run import start  # a submission does not need it
-
-    sys.exit(command.run_command(lambda: start(to_plain_tree(config), sys.argv[1:], CHECKS)))
 
 
 def run() -> NoReturn:

@@ -143,13 +143,6 @@ class OpenSection:
     check: str | None = field(metadata=OPEN)
     arguments: Mapping[str, Any] = field(metadata=OPEN)
 
-    def tree(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the section as a mapping. `own` are the keys that this project reads."""
-        targets = set(self.target.values())
-        target = targets.pop() if len(targets) == 1 and len(self.target) > 1 else dict(self.target)
-        checked = {CHECK: self.check} if self.check else {}
-        return {**own, TARGET: target, **checked, **self.arguments}
-
 
 def key_fields(section: Any) -> "list[Field[Any]]":
     """Return the fields of a section, or of its class, that are keys of the configuration."""

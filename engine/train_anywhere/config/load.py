@@ -18,6 +18,7 @@ from train_anywhere.config.checks.monitors import fill_monitors
 from train_anywhere.config.checks.targets import check_targets
 from train_anywhere.config.keys import (
     ARGS,
+    CHECK,
     PASSED,
     SINGLE_GROUPS,
     TARGET,
@@ -90,7 +91,11 @@ def _to_plain(value: Any) -> Any:
     if not is_dataclass(value):
         return value
     own = {f.name: _to_plain(getattr(value, f.name)) for f in key_fields(value)}
-    return value.tree(own) if isinstance(value, OpenSection) else own
+    if not isinstance(value, OpenSection):
+        return own
+    targets = {*value.target.values()}
+    target = targets.pop() if len(targets) == 1 and len(value.target) > 1 else dict(value.target)
+    return {**own, TARGET: target, **({CHECK: value.check} if value.check else {}), **value.arguments}
 
 
 def to_plain_tree(config: Any) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The command line of `src/train.py` for Hydra, and its exit code and error message."""
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -8,7 +7,7 @@ from io import StringIO
 from typing import NamedTuple
 
 from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
-from train_anywhere.config.command.compose import CONFIGS, compose, install_choice_loader, quote_value
+from train_anywhere.config.command.compose import CONFIGS, compose, install_choice_loader
 from train_anywhere.config.command.diagnose import explain_refusal
 from train_anywhere.config.command.help_comments import add_comments, keys_about, sections
 from train_anywhere.config.command.yaml_files import refuse_unusable_files
@@ -65,9 +64,7 @@ def build_hydra_arguments(arguments: Sequence[str]) -> list[str]:
     ]:
         raise ConfigError(f"{listed(keys)}: keys of src/run.py, and this is a training; leave them out.")
     saved = load_saved_overrides(line.overrides)
-    words = [quote_value(word) for word in to_hydra_overrides([*saved, *line.overrides])]
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them
-    return [*words, *line.flags]
+    return [*to_hydra_overrides([*saved, *line.overrides]), *line.flags]
 
 
 @contextmanager
@@ -150,8 +147,7 @@ def run_command(command: Callable[[], int], overrides: bool = True) -> int:
         typed: list[str] = []
         with suppress(ConfigError):  # they can't be parsed
             if overrides and not HELP & {*sys.argv}:
-                words = to_hydra_overrides(split_flags(sys.argv[1:]).overrides)
-                typed = [quote_value(word) for word in words]
+                typed = to_hydra_overrides(split_flags(sys.argv[1:]).overrides)
         message = message or explain_refusal(error, typed, sweep)
         if message is None:
             raise

@@ -26,6 +26,7 @@ class _Composer(Launcher):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Keep what Hydra passes before `launch`."""
         self.context, self.config = hydra_context, config
+        self.starter: Any = task_function  # of src/train.py or src/run.py: a commands.train.Starter
         self.wants_results = not str(config.hydra.sweeper.get("_target_", "")).endswith(".ProductSweeper")
 
     def compose_members(self, members: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
@@ -37,7 +38,7 @@ class _Composer(Launcher):
         from train_anywhere.config.load import to_plain_tree
 
         if len(members) == 1 and list(members[0]) == list(self.config.hydra.overrides.task):
-            return [to_plain_tree(self.config)]
+            return [self.starter.complete(to_plain_tree(self.config))]
         groups, composed = {*list_groups(), *self.config.hydra.runtime.choices}, dict[str, DictConfig]()
         trees = []
         for overrides in map(OverridesParser.create().parse_overrides, map(list, members)):
@@ -48,7 +49,7 @@ class _Composer(Launcher):
                 composed[str(choices)] = loader.load_sweep_config(self.config, choices)
             config = deepcopy(composed[str(choices)])
             ConfigLoaderImpl._apply_overrides_to_config(values, config)
-            trees.append(to_plain_tree(config))
+            trees.append(self.starter.complete(to_plain_tree(config)))
         return trees
 
 
@@ -92,7 +93,6 @@ class SlurmLauncher(_Composer):
         from train_anywhere.errors import ConfigError
         from train_anywhere.slurm.presets import resolve_current
         from train_anywhere.slurm.submission.prepare import start
-        from train_anywhere.training.preflight import data_problems, refuse_unreadable
 
         members = [resolve_current(member) for member in job_overrides]
         if self.wants_results and not self.config.wait:
@@ -100,7 +100,9 @@ class SlurmLauncher(_Composer):
                 "this sweeper decides by the results of the members, but a submission returns before they ran; "
                 "use wait=true, or hydra/sweeper=product."
             )
-        results = start(self.compose_members(members), members, data_problems, refuse_unreadable)
+        trees = self.compose_members(members)
+        with self.starter.as_typed():
+            results = start(trees, members, *self.starter.checks[:2])
         if not self.wants_results and (failed := [r for r in results if isinstance(r, Exception)]):
             raise failed[0]
         return [_make_job_return(*both) for both in zip(members, results, strict=True)]
@@ -117,9 +119,10 @@ class HereLauncher(_Composer):
         """
         from train_anywhere.launch.local_run import run_all
         from train_anywhere.slurm.status.best import sweep_result
-        from train_anywhere.training.preflight import CHECKS
 
-        ended = run_all(self.compose_members(job_overrides), job_overrides, CHECKS)
+        trees = self.compose_members(job_overrides)
+        with self.starter.as_typed():
+            ended = run_all(trees, job_overrides, self.starter.checks)
         if not self.wants_results:
             print_sweep(ended)
         return [
@@ -190,9 +193,11 @@ class OptunaSweeper(ComposedSweeper):
             )
         from train_anywhere.search.loop import search
         from train_anywhere.slurm.presets import resolve_current
-        from train_anywhere.training.preflight import CHECKS
 
         words = resolve_current([*(f"{k}={v}" for k, v in self.params.items()), *arguments])
         overrides = OverridesParser.create(self.context.config_loader).parse_overrides(words)
-        submits = isinstance(launcher, SlurmLauncher)
-        search(overrides, self.options, lambda words: launcher.compose_members([words])[0], CHECKS, submits)
+        submits, checks = isinstance(launcher, SlurmLauncher), launcher.starter.checks
+        with launcher.starter.as_typed():
+            search(
+                overrides, self.options, lambda words: launcher.compose_members([words])[0], checks, submits
+            )

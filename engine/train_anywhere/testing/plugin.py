@@ -11,7 +11,7 @@ import pytest
 
 from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.config.command.command_line import to_hydra_overrides
-from train_anywhere.config.command.compose import compose, quote_value
+from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.packages import framework_problem
@@ -104,7 +104,7 @@ def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session")
 def make_config() -> Callable[..., Config]:
     """Return a function for the configuration of a command line."""
-    return lambda *overrides: load(compose([quote_value(word) for word in to_hydra_overrides(overrides)]))
+    return lambda *overrides: load(compose(to_hydra_overrides(overrides)))
 
 
 Command = Callable[..., subprocess.CompletedProcess[str]]

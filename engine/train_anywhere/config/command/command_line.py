@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
-from train_anywhere.config.command.compose import CONFIGS, compose, list_groups
+from train_anywhere.config.command.compose import CONFIGS, compose, list_groups, quote_value
 from train_anywhere.config.command.yaml_files import read_mapping
 from train_anywhere.config.keys import CUSTOM, LIST_GROUPS, SINGLE_GROUPS, TARGET, flatten
 from train_anywhere.config.other_names import keys_meant, page_address
@@ -35,21 +35,21 @@ class CommandLine(NamedTuple):
 
 
 def to_hydra_overrides(words: Sequence[str]) -> list[str]:
-    """Return the overrides in Hydra's notation.
+    """Return the overrides in Hydra's notation, with values in quotes where Hydra needs them.
 
-    An argument of a target need not be in a file: `task.hidden=64` becomes `++task.hidden=64`. A typed target does not get the arguments of
-    the file's target: `data._target_=mine.rows` adds `data=custom`. A task with a train_dataloader adds `data=module` if no data is named.
-    `init=RUN` becomes `init.run=RUN`.
+    An argument of a target, or of a program, need not be in a file: `task.hidden=64` becomes `++task.hidden=64`. A typed target does not
+    get the arguments of the file's target: `data._target_=mine.rows` adds `data=custom`. A task with a train_dataloader adds `data=module`
+    if no data is named. `init=RUN` becomes `init.run=RUN`.
     """
     words = [f"init.run={word.removeprefix('init=')}" if word.startswith("init=") else word for word in words]
     typed = [word.lstrip("+").partition("=")[0] for word in words]
     targets = [key.partition(f".{TARGET}")[0] for key in typed if f".{TARGET}" in key]
     new_targets = [group for group in SINGLE_GROUPS if group in targets and group not in typed]
-    sections = tuple(f"{group}." for group in (*SINGLE_GROUPS, *LIST_GROUPS, "trainer.extra"))
+    sections = tuple(f"{group}." for group in (*SINGLE_GROUPS, *LIST_GROUPS, "trainer.extra", "args"))
     added = [f"++{w}" if w.startswith(sections) and "=" in w else w for w in words]
     named = any(key in ("data", "experiment", "resume") or key.startswith(f"data.{TARGET}") for key in typed)
     own = ["data=module"] if not named and _task_has_loaders(words) else []
-    return [*own, *(f"{group}={CUSTOM}" for group in new_targets), *added]
+    return [quote_value(w) for w in (*own, *(f"{group}={CUSTOM}" for group in new_targets), *added)]
 
 
 def _task_has_loaders(words: Sequence[str]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from train_anywhere.config.command.command_line import SEARCH
+from train_anywhere.config.command.command_line import SEARCH, to_hydra_overrides
 from train_anywhere.config.command.compose import (
     CONFIGS,
     choice_file,
@@ -27,17 +27,19 @@ from train_anywhere.config.command.compose import (
     parse_override,
 )
 from train_anywhere.config.command.help_comments import lines_with_keys
-from train_anywhere.config.command.yaml_files import choice_problem, file_problems, read_text, yaml_sentence
+from train_anywhere.config.command.yaml_files import (
+    KEYS,
+    choice_problem,
+    file_problems,
+    read_text,
+    yaml_sentence,
+)
 from train_anywhere.config.keys import LIST_GROUPS, SINGLE_GROUPS
 from train_anywhere.config.load import load
 from train_anywhere.config.other_names import REMOVED, page_address, with_keys_meant
-from train_anywhere.config.schema import Config
 from train_anywhere.config.search_terms import find_page
-from train_anywhere.config.strict import did_you_mean, section_keys, unknown_key
+from train_anywhere.config.strict import did_you_mean, unknown_key
 from train_anywhere.errors import ConfigError, ProjectError, listed
-
-KEYS = section_keys(Config) - {"name"}
-"""The top-level keys of the configuration, except `name`, which is also a key in every choice file."""
 
 MAX_DEPTH = 20
 """Maximum nesting of lists and sections in a value; OmegaConf fails at some hundreds, without naming the key."""
@@ -72,7 +74,8 @@ def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> 
 
 
 def compose_diagnosed(words: Sequence[str]) -> dict[str, Any]:
-    """Return the configuration of some overrides, or raise ConfigError with all their problems."""
+    """Return the configuration of some overrides as they are typed, or raise ConfigError with all their problems."""
+    words = to_hydra_overrides(words)
     try:
         return compose(words)
     except Exception as error:
@@ -116,9 +119,9 @@ def _all_problems(arguments: Sequence[str], sweep: bool, cached_compose: Compose
     try:
         tree = cached_compose(tuple(choice_words))
     except Exception as error:
-        return problems or file_problems(CONFIGS, KEYS, error) or _problems_of(error)
+        return problems or file_problems(CONFIGS, error) or _problems_of(error)
     complete = all(isinstance(tree.get(key), dict) for key in KEYS & groups.keys())
-    if not complete and (broken := file_problems(CONFIGS, KEYS)):
+    if not complete and (broken := file_problems(CONFIGS)):
         return problems + broken
     valid = choice_words
     for word, override in key_words:
@@ -183,7 +186,7 @@ def _choice_problems(text: str, override: Any, choices: Sequence[str]) -> Iterat
             page = find_page(name)
             about = f" About {name}: {page_address(page)}." if page else ""
             yield f"{group}={choice} is not a choice{did_you_mean(name, choices)}{about}"
-        elif problem := choice_problem(choice_file(group, name), KEYS):
+        elif problem := choice_problem(choice_file(group, name)):
             yield problem
 
 

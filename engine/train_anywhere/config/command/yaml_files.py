@@ -4,7 +4,6 @@ import dataclasses
 import re
 import stat
 import typing
-from collections.abc import Collection
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -14,8 +13,11 @@ import yaml
 
 from train_anywhere.config.keys import LIST_GROUPS, SINGLE_GROUPS, TARGET, defaults
 from train_anywhere.config.schema import Config
-from train_anywhere.config.strict import alternatives, field_types
+from train_anywhere.config.strict import alternatives, field_types, section_keys
 from train_anywhere.errors import ConfigError, ProjectError
+
+KEYS = section_keys(Config) - {"name"}
+"""The top-level keys of the configuration, except `name`, which is also a key in every choice file."""
 
 HEADER = "# @package _global_"
 """First line of a file whose keys are top-level keys instead of keys of its group."""
@@ -158,7 +160,7 @@ def yaml_sentence(error: Exception, path: str | None = None) -> str:
     return f"{name}{f', line {mark.line + 1}' if mark else ''}: {problem}."
 
 
-def choice_problem(path: Path, keys: Collection[str]) -> str | None:
+def choice_problem(path: Path) -> str | None:
     """Return what is wrong with the file of one choice of a group, apart from its values."""
     try:
         text = read_text(path)
@@ -171,13 +173,13 @@ def choice_problem(path: Path, keys: Collection[str]) -> str | None:
         return f"{path} names itself among its defaults; remove that line."
     if problem := HEADER in text and section_problem(path, tree):
         return problem
-    if not tree and path.parent.name in keys:
-        return f"{path} is empty; write the keys of {path.parent.name} into it, or delete it."
     group = path.parent.name
+    if not tree and group in KEYS:
+        return f"{path} is empty; write the keys of {group} into it, or delete it."
     named = [tree, *(v for v in tree.values() if group in LIST_GROUPS and isinstance(v, dict))]
-    plain = group in keys and any(TARGET in section for section in named)
-    if HEADER not in text and not plain and (group not in keys or tree.keys() & keys):
-        below = f"its keys go below '{path.parent.name}'" if tree else "it is empty"
+    plain = group in KEYS and any(TARGET in section for section in named)
+    if HEADER not in text and not plain and (group not in KEYS or tree.keys() & KEYS):
+        below = f"its keys go below '{group}'" if tree else "it is empty"
         return f"{path} lacks the header line `{HEADER}`: without it {below}. Make that its first line."
     if group in SINGLE_GROUPS and HEADER not in text and not tree.keys() & {TARGET, "name", "defaults"}:
         return f"{path} has no target; write `{TARGET}: package.name` into it."
@@ -208,7 +210,7 @@ def chosen_groups(tree: dict[str, Any]) -> list[tuple[str, Any]]:
     return [(str(group), choice) for entry in entries for group, choice in entry.items()]
 
 
-def file_problems(folder: Path, keys: Collection[str], error: Exception | None = None) -> list[str]:
+def file_problems(folder: Path, error: Exception | None = None) -> list[str]:
     """Return what is wrong with train.yaml and the files chosen in its defaults.
 
     A decoding `error` does not name its file, so all files are read.
@@ -219,7 +221,7 @@ def file_problems(folder: Path, keys: Collection[str], error: Exception | None =
             read_text(path)
         chosen = chosen_groups(read_mapping(folder / "train.yaml"))
         paths = [folder / group / f"{choice}.yaml" for group, choice in chosen if choice]
-        found += [p for path in paths if path.parent.is_dir() and (p := choice_problem(path, keys))]
+        found += [p for path in paths if path.parent.is_dir() and (p := choice_problem(path))]
     except ConfigError as problem:
         found += problem.problems
     return found
