@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from hashlib import blake2b
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,11 @@ from train_anywhere.errors import CheckpointError
 from train_anywhere.training.attributes.walk import (
     ATOMS,
     BYTES,
+    CONTAINERS,
     DEPTH,
     ENTRIES,
-    MAPPINGS,
     MISSING,
-    MUTABLE,
     NUMBERS,
-    SEQUENCES,
     Framework,
     LimitReached,
     NotKept,
@@ -183,7 +182,7 @@ class Encoder:
             described = walk.framework.describe(value)
             return {"tensor": self._keep(walk.framework.read(value), path), "of": described, "at": path}
         if level <= DEPTH:
-            if issubclass(kind, (dict, *SEQUENCES.values())):
+            if issubclass(kind, CONTAINERS):
                 return self._container(value, kind, path, level) | {"at": path}
             if generator := walk.framework.generator(value):
                 state = self._encode(generator[0](value), f"{path}.state", level + 1)
@@ -196,21 +195,23 @@ class Encoder:
         raise NotKept(path, kind.__name__)
 
     def _container(self, value: Any, kind: type, path: str, level: int) -> dict[str, Any]:
-        simple = not issubclass(kind, dict) and {*map(type, value)} <= NUMBERS
+        base, inner = next(base for base in CONTAINERS if issubclass(kind, base)), level + 1
+        is_mapping = issubclass(base, dict)
+        simple = not is_mapping and {*map(type, value)} <= NUMBERS
         if len(value) > ENTRIES and not simple:
             raise NotKept(path, f"{kind.__name__} with {len(value):,} entries")
-        if issubclass(kind, dict):
-            pairs = [
-                [self._encode(k, path, level + 1), self._encode(v, f"{path}[{n}]", level + 1)]
-                for n, (k, v) in enumerate(value.items())
+        items: list[Any] = [*(value.items() if is_mapping else value)]
+        if is_mapping:
+            items = [
+                [self._encode(k, path, inner), self._encode(v, f"{path}[{n}]", inner)]
+                for n, (k, v) in enumerate(items)
             ]
-            return {next(name for name, base in MAPPINGS.items() if issubclass(kind, base)): pairs}
-        name = next(name for name, base in SEQUENCES.items() if issubclass(kind, base))
-        items = value if simple else [self._encode(v, f"{path}[{n}]", level + 1) for n, v in enumerate(value)]
-        found: dict[str, Any] = {name: [*items]}
-        if hasattr(kind, "_fields") and name == "tuple":
+        elif not simple:
+            items = [self._encode(v, f"{path}[{n}]", inner) for n, v in enumerate(items)]
+        found: dict[str, Any] = {base.__name__: items}
+        if base is tuple and hasattr(kind, "_fields"):
             found["class"] = class_name(kind)
-        return found | {"most": value.maxlen} if name == "deque" else found
+        return found | {"most": value.maxlen} if base is deque else found
 
     def _keep(self, values: np.ndarray | None, path: str) -> str:
         if values is None or values.dtype.hasobject:
@@ -253,8 +254,8 @@ class Decoder:
             return self.walk.held[value]
         if kind == "same":
             return self._same(value, path)
-        if kind in SEQUENCES or kind in MAPPINGS:
-            new = self._container(kind, saved, old, path)
+        if base := next((base for base in CONTAINERS if base.__name__ == kind), None):
+            new = self._container(base, saved, old, path)
         elif kind in ("random", "state"):
             state = self._decode(value, None, path)
             if kind == "state" and old is not MISSING and has_state(type(old)):
@@ -302,27 +303,25 @@ class Decoder:
             raise NotKept(of, "made in training")
         return value
 
-    def _container(self, kind: str, saved: dict[str, Any], old: Any, path: str) -> Any:
-        base, items = {**SEQUENCES, **MAPPINGS}[kind], saved[kind]
-        in_place = isinstance(old, base) and issubclass(base, MUTABLE)
-        if kind in MAPPINGS:
+    def _container(self, base: Any, saved: dict[str, Any], old: Any, path: str) -> Any:
+        items, in_place = saved[base.__name__], isinstance(old, base) and hasattr(base, "clear")
+        if issubclass(base, dict):
             known = old if in_place else {}
             decoded = ((self._decode(key, None, path), item) for key, item in items)
-            entries = {key: self._decode(item, known.get(key), path) for key, item in decoded}
-            if not in_place:
-                return base(entries)
-            dict.clear(old)
-            (dict if isinstance(old, Counter) else type(old)).update(old, entries)
+            new = {key: self._decode(item, known.get(key), path) for key, item in decoded}
+        else:
+            known = list(old) if base in (list, tuple) and isinstance(old, (list, tuple)) else []
+            new = [self._decode(item, one, path) for item, one in zip_longest(items, known[: len(items)])]
+        if in_place:
+            dict.clear(old) if issubclass(base, dict) else old.clear()
+            if isinstance(old, Counter):
+                dict.update(old, new)  # its own one adds
+            else:
+                old.extend(new) if base in (list, deque) else old.update(new)
             return old
-        known = list(old) if kind in ("list", "tuple") and isinstance(old, (list, tuple)) else []
-        new = [self._decode(item, known[n] if n < len(known) else None, path) for n, item in enumerate(items)]
-        if not in_place:
-            if "class" in saved:
-                return find_class(saved["class"])(*new)
-            return deque(new, saved["most"]) if kind == "deque" else base(new)
-        old.clear()
-        old.update(new) if kind == "set" else old.extend(new)
-        return old
+        if "class" in saved:
+            return find_class(saved["class"])(*new)
+        return deque(new, saved["most"]) if base is deque else base(new)
 
 
 def class_name(kind: type) -> str:

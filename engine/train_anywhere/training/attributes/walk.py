@@ -36,9 +36,7 @@ SAMPLED = 8 * 2**20
 
 ATOMS = (type(None), bool, int, float, str, complex, bytes)
 NUMBERS = {bool, int, float}
-MUTABLE = (list, deque, set, dict)
-SEQUENCES: dict[str, type] = {kind.__name__: kind for kind in (list, deque, set, frozenset, tuple)}
-MAPPINGS: dict[str, type] = {kind.__name__: kind for kind in (OrderedDict, Counter, dict)}
+CONTAINERS = (list, deque, set, frozenset, tuple, OrderedDict, Counter, dict)
 NAMESPACES = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList)
 """Types of Python whose attributes are the user's."""
 
@@ -181,7 +179,7 @@ class Walk:
             return "held", name
         if issubclass(kind, (np.ndarray, np.generic, *self.framework.arrays)):
             return 0 if is_copy else id(value), self._array_mark(value, kind, is_copy)
-        if issubclass(kind, (dict, *SEQUENCES.values())):
+        if issubclass(kind, CONTAINERS):
             return self._container_mark(value, kind, path, depth, level, is_copy)
         if depth < DEPTH and not is_copy:
             self._queue.append((path, value, depth + 1))
