@@ -189,6 +189,18 @@ def test_programs_that_need_no_line_get_none() -> None:
     assert lines == []
 
 
+def test_values_with_names_like_times_and_ports_are_kept() -> None:
+    lines: list[str] = []
+    made, resumed = Plain(), Plain()
+    for one in (made, resumed):
+        vars(one).update(last_loss=0.0, start_rate=0.0, support=0, last=0.0, master_port=1)
+    first, second = watch(made, lines), watch(resumed, lines)
+    vars(made).update(last_loss=2.5, start_rate=1.5, support=7, last=time.perf_counter(), master_port=2)
+    second.restore([first.save()])
+    assert lines == []
+    assert vars(resumed) == {"last_loss": 2.5, "start_rate": 1.5, "support": 7, "last": 0.0, "master_port": 1}
+
+
 @pytest.mark.parametrize(
     ("change", "line"),
     [

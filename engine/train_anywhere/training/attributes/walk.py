@@ -7,6 +7,7 @@ import datetime
 import enum
 import functools
 import io
+import math
 import os
 import random
 import re
@@ -52,7 +53,12 @@ QUIET_PACKAGES = {
 }
 """Packages whose objects report or show: their state does not reach the training."""
 
-CLOCKS = re.compile(r"(^|_)(time|start|started|begin|tic|t0|clock|last)(_|$)")
+CLOCKS = re.compile(r"(^|_)(time|tic|t0|clock)(_|$)")
+MOMENTS = re.compile(r"(^|_)(start|started|begin|last)(_|$)")
+"""Names of times, and those that may also be a value such as `last_loss`: a time if this process could have read it from its clock."""
+
+IMPORTED_AT = time.perf_counter()
+PORT = re.compile("(^|_)port$")
 LIBRARIES = tuple({str(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "purelib", "platlib")})
 MISSING: Any = object()
 
@@ -256,8 +262,9 @@ def belongs_to_process(name: str, value: Any) -> bool:
         return value.startswith(("/", "~/")) or value == socket.gethostname()
     if kind is float:
         day = abs(value - time.time()) < 10 * 365 * 86400
-        return day or (bool(CLOCKS.search(name)) and 1 < value <= time.perf_counter())
-    return kind is int and ((value == os.getpid() and "pid" in name) or name.endswith("port"))
+        least = 1 if CLOCKS.search(name) else IMPORTED_AT if MOMENTS.search(name) else math.inf
+        return day or least < value <= time.perf_counter()
+    return kind is int and ((value == os.getpid() and "pid" in name) or bool(PORT.search(name)))
 
 
 def is_plain(owner: Any, name: str) -> bool:
