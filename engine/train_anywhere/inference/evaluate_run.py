@@ -1,7 +1,6 @@
 """The evaluation that `src/evaluate.py` runs in this process, and its files: metrics, predictions, exports."""
 
 import argparse
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -97,22 +96,17 @@ def generate_text(model: Any, request: argparse.Namespace) -> str:
 
 def write_metrics(run: RunDir, saved: SavedCheckpoint, split: str, metrics: Mapping[str, float]) -> Path:
     """Write RUN/evaluations/<split>-<step>[-N].json, return its path. Raises CheckpointError if it can't be written."""
-    content = {
-        "split": split,
-        "step": saved.step,
-        "epoch": saved.epoch,
-        "framework": saved.framework,
-        "metrics": dict(metrics),
-    }
+    place = {"step": saved.step, "epoch": saved.epoch, "framework": saved.framework}
+    content = dumps({"split": split, **place, "metrics": dict(metrics)})
     folder = run.path / EVALUATIONS
     try:
         make_folder(folder)
         for number in count(1):
             path = folder / f"{split}-{saved.path.name}{'' if number == 1 else f'-{number}'}.json"
             if not path.exists():
-                write_atomic(path, dumps(content))
-            with suppress(OSError, ValueError, RecursionError):
-                if json.loads(read_text(path)) == json.loads(dumps(content)):
+                write_atomic(path, content)
+            with suppress(OSError, ValueError):
+                if read_text(path) == content:
                     break
     except OSError as error:
         raise CheckpointError(f"{folder} can't be written ({error.strerror or error}).") from error
@@ -129,38 +123,29 @@ def draft_export(path: Path) -> Iterator[Path]:
 
 
 def write_predictions(
-    path: Path, arrays: Mapping[str, np.ndarray], names: Sequence[str] = (), classes: Sequence[str] = ()
+    path: Path, arrays: Mapping[str, np.ndarray], names: Sequence[str], classes: Sequence[str]
 ) -> None:
-    """Write the predictions for each row of a split, in the order of the rows.
+    """Write the predictions [n, ...] for each row of a split, by name. Raises CheckpointError if the file can't be written.
 
-    Args:
-        path: a .npz file has the arrays [n, ...] by name, a .csv file a column for each number of a row.
-        arrays: the predictions [n, ...] by name.
-        names: a name for each row, such as its file; may be empty.
-        classes: names of the classes. Arrays [n, classes] get a column for each, and one with the class of the largest number.
-
-    Raises:
-        CheckpointError: the file can't be written.
+    A .npz file has the arrays, a .csv file a column for each number of a row. Arrays [n, classes] get a column for each of the `classes`,
+    and one with the class of the largest number. `names` of the rows, such as their files, may be empty.
     """
+    count = min(map(len, arrays.values()), default=0)
+    names = names[:count]
     try:
         if path.suffix == ".npz":
             with open(path, "xb") as file:
-                labels = {"files": names[: _count_rows(arrays)], "class_names": classes}
+                labels = {"files": names, "class_names": classes}
                 np.savez(file, **{k: np.array(v) for k, v in labels.items() if v} | dict(arrays))
         else:
-            write_atomic(path, _table(arrays, names, classes))
+            rows = {"row": range(count), **({"file": names} if names else {})}
+            write_atomic(path, csv_table({**rows, **_columns(arrays, classes)}))
     except OSError as error:
         raise CheckpointError(f"{path} can't be written ({error.strerror or error}).") from error
 
 
-def _count_rows(arrays: Mapping[str, np.ndarray]) -> int:
-    return min(map(len, arrays.values()), default=0)
-
-
-def _table(arrays: Mapping[str, np.ndarray], names: Sequence[str], classes: Sequence[str]) -> str:
-    columns: dict[str, Iterable[Any]] = {"row": range(_count_rows(arrays))}
-    if names:
-        columns["file"] = names[: _count_rows(arrays)]
+def _columns(arrays: Mapping[str, np.ndarray], classes: Sequence[str]) -> dict[str, Iterable[Any]]:
+    columns: dict[str, Iterable[Any]] = {}
     for name, array in arrays.items():
         flat = array.reshape(len(array), -1)
         of_classes = len({*classes}) == len(classes) > 1 and array.shape[1:] == (len(classes),)
@@ -168,4 +153,4 @@ def _table(arrays: Mapping[str, np.ndarray], names: Sequence[str], classes: Sequ
             columns[f"{name}_{label}"] = map(repr, flat[:, number].tolist())
         if of_classes:
             columns[f"{name}_class"] = [classes[k] for k in flat.argmax(axis=1)]
-    return csv_table(columns)
+    return columns

@@ -63,14 +63,11 @@ def load_model(run: str | Path, checkpoint: str | int = "best", trust: bool = Fa
     Raises:
         CheckpointError, ConfigError: the run or the checkpoint does not exist or can't be read.
     """
-    from train_anywhere.inference.predictor import (
-        Predictor,  # imports numpy, which a submission does not need
-    )
+    # imports numpy, which a submission does not need
+    from train_anywhere.inference.predictor import Predictor
 
     words = ["trainer.accelerator=cpu", *(["trust=true"] if trust else [])]
-    return use_model(
-        find_run(str(run)), words, checkpoint, lambda saved, model: Predictor(model, model.config)
-    )
+    return use_model(find_run(str(run)), words, checkpoint, lambda _, model: Predictor(model, model.config))
 
 
 def find_run(named: str) -> RunDir:
@@ -129,28 +126,30 @@ def read_config(run: RunDir, words: Sequence[str]) -> Config:
         CheckpointError: the run folder is damaged.
     """
     frozen, changes = flatten(read_frozen(run)), _parse_changes(words)
+    trusted = changes.pop("trust", False)
+    wanted = {**frozen, **changes}
     if STANDALONE:
-        return _read_alone(run, frozen, changes)
+        return _read_alone(run, wanted, changes, trusted)
     if str(ROOT) not in sys.path:  # a program elsewhere, with TRAIN_ROOT
         sys.path.append(str(ROOT))
     here = flatten(compose(select_group_choices(read_run_overrides(run))))
-    if not changes.pop("trust", False):
-        refuse_untrusted(run.path, {**frozen, **changes}, {**here, **changes}, training=False)
+    if not trusted:
+        refuse_untrusted(run.path, wanted, {**here, **changes}, training=False)
     # keys that did not exist when the run started
     newer = {k: v for k, v in here.items() if k not in frozen and not k.startswith(CHOICE_SECTIONS)}
-    return load(unflatten({**newer, **frozen, **changes}))
+    return load(unflatten({**newer, **wanted}))
 
 
 _used: list[Path] = []
 """The folder of code that this process imports from, outside of a project."""
 
 
-def _read_alone(run: RunDir, frozen: dict[str, Any], changes: dict[str, Any]) -> Config:
+def _read_alone(run: RunDir, wanted: dict[str, Any], changes: dict[str, Any], trusted: bool) -> Config:
     """Return the configuration outside of a project, with the run's code. Raises ConfigError."""
     code = run.path / "code"
-    if not changes.pop("trust", False):
+    if not trusted:
         try:
-            refuse_untrusted(run.path, {**frozen, **changes}, changes, training=False)
+            refuse_untrusted(run.path, wanted, changes, training=False)
             if code.is_dir() and not is_known_code(run.path):
                 raise ConfigError(f"{code} is not the code that you have submitted.")
         except ConfigError as error:
@@ -167,7 +166,7 @@ def _read_alone(run: RunDir, frozen: dict[str, Any], changes: dict[str, Any]) ->
         _used.append(code)
         sys.path.insert(0, str(code))
     try:
-        return load(unflatten({**flatten(defaults(Config)), **frozen, **changes}))
+        return load(unflatten({**flatten(defaults(Config)), **wanted}))
     except ConfigError as error:
         if code.is_dir():
             raise
@@ -182,14 +181,9 @@ def _parse_changes(words: Sequence[str]) -> dict[str, Any]:
     changes, problems = {}, []
     for key, _, value in (word.partition("=") for word in words):
         if key not in CHANGEABLE:
-            job = (
-                "; `python src/run.py cluster=NAME -- src/evaluate.py RUN` submits an evaluation"
-                if key == "cluster"
-                else ""
-            )
-            problems.append(
-                f"{key}={value} can't be changed for a run that exists; only {listed(CHANGEABLE)} can{job}."
-            )
+            submits = "; `python src/run.py cluster=NAME -- src/evaluate.py RUN` submits an evaluation"
+            known = f"only {listed(CHANGEABLE)} can{submits if key == 'cluster' else ''}"
+            problems.append(f"{key}={value} can't be changed for a run that exists; {known}.")
         else:
             try:
                 changes[key] = parse(f"{key}: {value}")[key]
@@ -219,18 +213,13 @@ FORMATS = {
 """Export formats of each framework, with the end of the default name; one that starts with a dash is a folder."""
 
 OTHER_WAYS = {
-    (
-        "lightning",
-        "hf",
-    ): " For transformers, in Python: load_model(RUN).network.model.save_pretrained(FOLDER).",
-    ("keras", "onnx"): " For ONNX use --export savedmodel --to FOLDER and pip install tf2onnx; then: "
+    "lightning hf": " For transformers, in Python: load_model(RUN).network.model.save_pretrained(FOLDER).",
+    "keras onnx": " For ONNX use --export savedmodel --to FOLDER and pip install tf2onnx; then: "
     "python -m tf2onnx.convert --saved-model FOLDER --output model.onnx.",
-    (
-        "keras",
-        "safetensors",
-    ): " For safetensors: safetensors.numpy.save_file({v.path: v.numpy() for v in load_model(RUN).network.weights}, FILE).",
+    "keras safetensors": " For safetensors: safetensors.numpy.save_file({v.path: v.numpy() for v in "
+    "load_model(RUN).network.weights}, FILE).",
 }
-"""How to write a model in a format that the engine does not write."""
+"""How to write a model in a format that the engine does not write, by framework and format."""
 
 WORDS_HELP = "run folder or run id (default: the newest run), and changes such as data.dir=DIR"
 
@@ -269,7 +258,7 @@ def check_request(parsed: argparse.Namespace, words: Sequence[str]) -> argparse.
     config = read_config(run, changes)
     known, format = FORMATS[config.framework], parsed.export
     if format and format not in known:
-        way = OTHER_WAYS.get((config.framework, format), "")
+        way = OTHER_WAYS.get(f"{config.framework} {format}", "")
         raise CheckpointError(
             f"--export {format} is not a format of a run with framework={config.framework}; use one of {listed([*known])}.{way}"
         )
@@ -314,22 +303,17 @@ def matching_files(pattern: str | None) -> list[Path]:
 
 def refuse_bad_values(parsed: argparse.Namespace) -> None:
     """Raise ConfigError for numbers out of range, or an invalid name of a checkpoint."""
-    problems = []
-    if not (parsed.checkpoint in ("best", "newest") or re.fullmatch("[0-9]{1,19}", parsed.checkpoint)):
-        problems.append(
-            f"--checkpoint {parsed.checkpoint} is not a checkpoint; use best, newest or a step such as 230."
-        )
-    if not 1 <= parsed.tokens <= MAX_COUNT:
-        problems.append(f"--tokens {parsed.tokens} must be from 1 to {MAX_COUNT}.")
-    if not 0 <= parsed.temperature < math.inf:
-        problems.append(f"--temperature {parsed.temperature} must be 0 or above.")
-    if not 0 <= parsed.seed < 2**63:
-        problems.append(f"--seed {parsed.seed} must not be negative.")
-    if parsed.predict and not parsed.predict.endswith((".npz", ".csv")):
-        problems.append(f"--predict {parsed.predict}: the name must end in .npz or .csv.")
-    if parsed.output and not parsed.predict_files:
-        problems.append("--output keeps the table of --predict-files; add --predict-files PATTERN.")
-    if parsed.to and not parsed.export:
-        problems.append("--to names the file of an export; add --export FORMAT.")
-    if problems:
+    known = re.fullmatch("best|newest|[0-9]{1,19}", parsed.checkpoint)
+    named = not parsed.predict or parsed.predict.endswith((".npz", ".csv"))
+    has_table = parsed.predict_files or not parsed.output
+    fine = {
+        f"--checkpoint {parsed.checkpoint} is not a checkpoint; use best, newest or a step such as 230.": known,
+        f"--tokens {parsed.tokens} must be from 1 to {MAX_COUNT}.": 1 <= parsed.tokens <= MAX_COUNT,
+        f"--temperature {parsed.temperature} must be 0 or above.": 0 <= parsed.temperature < math.inf,
+        f"--seed {parsed.seed} must not be negative.": 0 <= parsed.seed < 2**63,
+        f"--predict {parsed.predict}: the name must end in .npz or .csv.": named,
+        "--output keeps the table of --predict-files; add --predict-files PATTERN.": has_table,
+        "--to names the file of an export; add --export FORMAT.": parsed.export or not parsed.to,
+    }
+    if problems := [message for message, holds in fine.items() if not holds]:
         raise ConfigError(*problems)
