@@ -44,20 +44,17 @@ def select_layers(names: Iterable[str], selected: Sequence[str], key: str) -> se
     return found
 
 
-def refuse_other_base(where: str, saved: Sequence[str], own: Sequence[str]) -> None:
-    """Raise CheckpointError unless both bases, each a hash and a name, are the same."""
+def refuse_other_base(where: str, saved: Sequence[str], own: Sequence[str] | None) -> None:
+    """Raise CheckpointError unless both bases, each a hash and a name, are the same; `own` is None for a model without adapters."""
+    _, init, run = where.partition("init.run=")
+    if own is None:
+        raise CheckpointError(
+            f"{where} holds only adapters of {saved[1]}; use the same model.lora, or write whole weights with `python src/evaluate.py "
+            f"{run} --export safetensors` and start with init=FILE."
+        )
     if saved[0] != own[0]:
-        _, init, run = where.partition("init.run=")
         export = f" Or write whole weights with `python src/evaluate.py {run} --export safetensors` and start with init=FILE."
         raise CheckpointError(
             f"{where} holds adapters of {saved[1]} with sha256 {saved[0][:12]}, and the base here, {own[1]}, has {own[0][:12]}: adapters "
             f"fit only the weights that they were trained on. Use the same weights: the same model, seed and init.{export if init else ''}"
         )
-
-
-def refuse_adapters_alone(run: Any, base: str) -> None:
-    """Raise CheckpointError for a run with adapters, from which only adapters can start."""
-    raise CheckpointError(
-        f"init.run={run} holds only adapters of {base}; use the same model.lora, or write whole weights with `python src/evaluate.py "
-        f"{run} --export safetensors` and start with init=FILE."
-    )

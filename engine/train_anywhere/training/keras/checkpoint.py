@@ -17,7 +17,7 @@ from train_anywhere.config.schema import Config, Init, Trainer
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.copy_files import refuse_compressed
 from train_anywhere.runs.folder import open_run
-from train_anywhere.training.adapters import refuse_adapters_alone, refuse_other_base
+from train_anywhere.training.adapters import refuse_other_base
 from train_anywhere.training.early_stopping import Patience
 from train_anywhere.training.keras.dropin.gradients import ADAPTERS, NamedVariables, read_flags
 from train_anywhere.training.keras.module import Module
@@ -212,9 +212,8 @@ def load_initial_weights(init: Init, module: Module, report: Callable[[str], Non
         return _read(saved.path / "weights.npz"), read_state(saved.path / "state.json")["lora"]
 
     stored, lora = read_chosen(open_run(init.run), init.checkpoint, read)
-    if lora and module.base is None:
-        refuse_adapters_alone(init.run, lora[1])
-    check_base(f"init.run={init.run}", module, lora)
+    if lora:
+        refuse_other_base(f"init.run={init.run}", lora, module.base.identity if module.base else None)
     weights = module.weights()
     if module.base and not lora:  # the weights of the base, not those of its adapters
         weights = {n: v for n, v in (weights | module.base.variables).items() if not n.endswith(ADAPTERS)}

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from train_anywhere.runs.folder import open_run
 from train_anywhere.training.adapters import (
     describe_base,
     hash_weights,
-    refuse_adapters_alone,
     refuse_other_base,
     select_layers,
 )
@@ -64,11 +63,8 @@ def load_initial_weights(init: Init, module: nn.Module, report: Callable[[str], 
 
     stored = {} if files else read_chosen(open_run(init.run), init.checkpoint, read)
     if base := stored_base(stored):
-        identity = read_base(stored.pop(base))
-        if found is None:
-            refuse_adapters_alone(init.run, identity[1])
-        else:
-            refuse_other_base(f"init.run={init.run}", identity, found[1].identity)
+        own_base = found[1].identity if found else None
+        refuse_other_base(f"init.run={init.run}", read_base(stored.pop(base)), own_base)
         found = None  # its adapters are loaded, not its base
     if found:
         prefix, adapters = found
@@ -185,35 +181,30 @@ class Adapters:
         from peft import LoraConfig, LoraModel
 
         self.module, self.lora, self.base = module, lora, base
-        train = select_layers((name for name, _ in module.named_modules()), lora.train, "train")
-        targets = select_layers((name for name, _ in module.named_modules()), lora.targets or [], "targets")
-        self.options = LoraConfig(
-            r=lora.rank,
-            lora_alpha=lora.alpha,
-            lora_dropout=lora.dropout,
-            target_modules=sorted(targets) or None,
-        )
+        names = [name for name, _ in module.named_modules()]
+        train = select_layers(names, lora.train, "train")
+        targets = select_layers(names, lora.targets or [], "targets")
+        scale = {"r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
+        self.options = LoraConfig(**scale, target_modules=sorted(targets) or None)
         with explain_target_errors("model.lora"):
             self.tuner = LoraModel(module, self.options, "default")
         for name in train:
             module.get_submodule(name).requires_grad_(True)
         named = module.named_parameters(remove_duplicate=False)  # a state_dict has tied weights twice
         self.left_out = {name for name, p in named if not p.requires_grad}
-        self._frozen, self._hash, self._whole, self._prefix = sorted(self.left_out), "", False, ""
+        self._frozen, self._whole, self._prefix = sorted(self.left_out), False, ""
         self._hooks = [
             module.register_state_dict_post_hook(partial(self._leave_out)),
             module.register_load_state_dict_pre_hook(self._check),
             module.register_load_state_dict_post_hook(self._complete),
         ]
 
-    @property
+    @cached_property
     def identity(self) -> tuple[str, str]:
         """The hash of the base, computed at the first use, and its name."""
-        if not self._hash:
-            own = dict(self.module.named_parameters(remove_duplicate=False))
-            bits = ((n, own[n].detach().cpu().reshape(-1).view(torch.uint8).numpy()) for n in self._frozen)
-            self._hash = hash_weights(bits)
-        return self._hash, self.base
+        own = dict(self.module.named_parameters(remove_duplicate=False))
+        bits = ((n, own[n].detach().cpu().reshape(-1).view(torch.uint8).numpy()) for n in self._frozen)
+        return hash_weights(bits), self.base
 
     def base_weights(self) -> dict[str, Tensor]:
         """Return all weights but those of adapters, by the names that they have without adapters."""
@@ -224,9 +215,10 @@ class Adapters:
 
     def set_base(self, weights: Mapping[str, Tensor]) -> None:
         """Copy weights, by the names of `base_weights`."""
-        own, self._hash = self.base_weights(), ""
+        own = self.base_weights()
         for name, tensor in weights.items():
             own[name].copy_(tensor)
+        vars(self).pop("identity", None)  # of the weights before
 
     def merge(self) -> None:
         """Add the adapters to the weights of the base and remove them."""
