@@ -22,7 +22,7 @@ match config.framework, config.strategy.name:
     case "lightning", "fsdp":
         from train_anywhere.training.lightning.strategies import fsdp
 
-        fsdp.shard = lambda *arguments: None
+        fsdp.FullyShardedStrategy._split = lambda self: None
     case "lightning", "horovod":
         from train_anywhere.training.lightning.strategies.horovod import HorovodStrategy
 

@@ -14,7 +14,6 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
-from lightning.pytorch.plugins.layer_sync import LayerSync
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import distributed, nn
 from torch.distributed import checkpoint as dcp
@@ -44,31 +43,6 @@ from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 """Layers that only contain others: a list is never called, and the layers of a chain can be gathered one after another."""
-
-
-def shard(
-    network: nn.Module,
-    device: torch.device,
-    names: Sequence[str] = (),
-    group: int | None = None,
-    prepare: Callable[[nn.Module], None] = lambda block: None,
-) -> None:
-    """Split each block of the network over all ranks: it is gathered as a unit. Raises ConfigError without a layer of these classes.
-
-    The rest is gathered together, with the network: small layers such as normalizations, and weights that two blocks share. Each `group`
-    of consecutive ranks shares one copy of the network, with gradients averaged over the groups; None: all ranks share one. `prepare` is
-    called with each block before it is split, and with the network before the rest is.
-    """
-    ranks = distributed.get_world_size()
-    if group in (None, ranks):
-        mesh = init_device_mesh(device.type, (ranks,))
-    else:
-        mesh = init_device_mesh(device.type, (ranks // group, group), mesh_dim_names=("replicate", "shard"))
-    # torch caches the mesh and so the process group, which must end before Python does
-    weakref.finalize(network, forget_groups, mesh)
-    for block in [*find_blocks(network, names), network]:
-        prepare(block)
-        fully_shard(block, mesh=mesh)
 
 
 def find_blocks(network: nn.Module, names: Sequence[str] = ()) -> list[nn.Module]:
@@ -120,11 +94,11 @@ class FullyShardedStrategy(OneDevicePerRank):
     restore_checkpoint_after_setup = True  # shards are loaded into a split model
     saves_on_all_ranks = True
     lightning_restore_optimizer = False  # `load_checkpoint` restores it
+    _layer_sync: Any  # the Trainer sets it
 
     def __init__(self, *, blocks: Sequence[str] = (), group: int | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.blocks, self.group = blocks, group
-        self._layer_sync: LayerSync | None = None  # the Trainer sets it
 
     def build(self, make: Callable[[], Any]) -> Any:
         """Return the result of `make`, on all ranks but the first without memory for its weights, if that is possible."""
@@ -161,7 +135,7 @@ class FullyShardedStrategy(OneDevicePerRank):
             self._layer_sync.apply(self.model)
             self._layer_sync = None
         if not isinstance(self.network, FSDPModule):
-            shard(self.network, self.root_device, self.blocks, self.group, self._fill)
+            self._split()
             self._fill(self.model)
             # Lightning calls the steps of a module, not the module, and only a call gathers it
             if self.network is self.model:
@@ -169,6 +143,23 @@ class FullyShardedStrategy(OneDevicePerRank):
                     register_fsdp_forward_method(self.model, step)
         super().model_to_device()
         self._broadcast(self.model.buffers())
+
+    def _split(self) -> None:
+        """Split each block of the network over the ranks: it is gathered as a unit. Raises ConfigError without a layer of these classes.
+
+        The rest is gathered with the network: small layers such as normalizations, and weights that two blocks share.
+        """
+        network, ranks, device = self.network, self.world_size, self.root_device.type
+        group = self.group or ranks
+        if group == ranks:
+            mesh = init_device_mesh(device, (ranks,))
+        else:  # gradients are averaged over the groups
+            mesh = init_device_mesh(device, (ranks // group, group), mesh_dim_names=("replicate", "shard"))
+        # torch caches the mesh and so the process group, which must end before Python does
+        weakref.finalize(network, forget_groups, mesh)
+        for block in [*find_blocks(network, self.blocks), network]:
+            self._fill(block)
+            fully_shard(block, mesh=mesh)
 
     def _fill(self, part: nn.Module) -> None:
         """Fill the weights of a part that are not split yet with rank 0's values, and its buffers without memory."""
