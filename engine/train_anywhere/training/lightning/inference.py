@@ -1,12 +1,11 @@
 """The trained model of a Lightning run on one device: measure, use and export it."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
@@ -46,16 +45,8 @@ from train_anywhere.training.plan import build_network
 
 def as_numpy(tree: Any) -> Any:
     """Return the tree with numpy arrays in place of tensors, float32 for bfloat16."""
-    floats = apply_to_collection(tree, Tensor, lambda t: t.float() if t.dtype == torch.bfloat16 else t)
-    return apply_to_collection(floats, Tensor, lambda t: t.detach().cpu().numpy())
-
-
-def concatenate(batches: list[Any]) -> dict[str, np.ndarray]:
-    """Return what a model returned for batches as arrays [n, ...] by name. Raises ConfigError for none."""
-    if not batches:
-        raise ConfigError("there is no row to predict.")
-    named = [flatten_arrays(as_numpy(batch)) for batch in batches]
-    return {name: np.concatenate([np.atleast_1d(one[name]) for one in named]) for name in named[0]}
+    readable = lambda t: t.float() if t.dtype == torch.bfloat16 else t  # noqa: E731
+    return apply_to_collection(tree, Tensor, lambda t: readable(t.detach()).cpu().numpy())
 
 
 LARGEST_ONNX = 2**30
@@ -92,36 +83,30 @@ def open_trained_model(config: Config, folder: Path, splits: Splits | None = Non
     return TrainedModel(config, module, network, splits)
 
 
-@dataclass
 class TrainedModel:
     """A trained model and its data.
 
     Attributes:
         module: in eval mode, on the CPU until it is measured.
         network: the network of the section `model`, or the module itself.
+        facts: facts about the data set, such as the number of classes.
+        call_arguments: arguments with which a prediction calls the network.
+        train_split: the data that the model was trained on.
+        generate: continues a sequence of tokens; None without `generate` of a task that gets its network.
     """
 
-    config: Config
-    module: pl.LightningModule
-    network: nn.Module
-    splits: Splits
-    call_arguments: ClassVar[Mapping[str, Any]] = {}
-    """Arguments with which a prediction calls the network."""
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """Facts about the data set, such as the number of classes."""
-        return self.splits.facts
-
-    @property
-    def train_split(self) -> Any:
-        """The data that the model was trained on."""
-        return self.splits.train
+    def __init__(
+        self, config: Config, module: pl.LightningModule, network: nn.Module, splits: Splits
+    ) -> None:
+        self.config, self.module, self.network, self.splits = config, module, network, splits
+        self.facts, self.call_arguments, self.train_split = splits.facts, dict[str, Any](), splits.train
+        self.generate: Any = None if network is module else getattr(module, "generate", None)
+        self._open_loader = Opener(config, Topology(), lambda line: None).open_loader
 
     def predict_rows(self, rows: DataSet) -> Any:
         """Return what `predict_step` returns for rows of a data set, arrays [n, ...] by name."""
         self._require_predict_step()
-        return self._predict(Opener(self.config, Topology(), lambda line: None).open_loader(rows, "predict"))
+        return self._predict(self._open_loader(rows, "predict"))
 
     def predict_arrays(self, array: np.ndarray) -> Any:
         """Return what the user's own module returns for rows [n, ...], batch by batch."""
@@ -134,7 +119,10 @@ class TrainedModel:
         answers: list[Any] = self._make_trainer().predict(self.module, **arguments) or []
         if isinstance(loader, list) and len(loader) > 1:
             answers = [batch for part in answers for batch in part]
-        return concatenate(answers)
+        if not answers:
+            raise ConfigError("there is no row to predict.")
+        named = [flatten_arrays(as_numpy(batch)) for batch in answers]
+        return {name: np.concatenate([np.atleast_1d(one[name]) for one in named]) for name in named[0]}
 
     def _require_predict_step(self) -> None:
         if not is_overridden("predict_step", self.module):
@@ -151,12 +139,6 @@ class TrainedModel:
         trainer = make_trainer(self.config, topology, strategy)
         trainer.callbacks.insert(0, ValidatedWeights())
         return trainer
-
-    @property
-    def generate(self) -> Callable[[list[int], int, float, int], list[int]] | None:
-        """A function that continues tokens, or None if the task has none."""
-        own: Any = getattr(self.module, "generate", None)
-        return None if self.network is self.module else own
 
     def list_splits(self, predicting: bool = False) -> list[str]:
         """Return the splits with data and, unless predicting, a step; the best one first."""
@@ -223,8 +205,7 @@ class TrainedModel:
         if source is not None:
             return data
         # also training data is read in the order of its rows, without augmentation
-        name = "val" if split == "train" else split
-        return Opener(self.config, Topology(), lambda _: None).open_loader(data, name)
+        return self._open_loader(data, "val" if split == "train" else split)
 
     def _arguments(self, loader: Any, split: str) -> dict[str, Any]:
         """Return the Trainer's arguments for a loader, with the hooks of its data module."""
@@ -274,7 +255,7 @@ class TrainedModel:
             return
         expected = self._answer(*example)
         adapters.merge()
-        check_answers(format, expected, self._answer(*example)[0], self._is_half)
+        self._compare(format, expected, self._answer(*example)[0])
 
     def _answer(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
         """Return what the network answers in two calls."""
@@ -282,9 +263,9 @@ class TrainedModel:
         with torch.no_grad():
             return [as_numpy(network(*arguments, **named)) for _ in range(2)]
 
-    @property
-    def _is_half(self) -> bool:
-        return any(parameter.dtype.itemsize < 4 for parameter in self.network.parameters())
+    def _compare(self, format: str, expected: list[Any], written: Any) -> None:
+        half = any(parameter.dtype.itemsize < 4 for parameter in self.network.parameters())
+        check_answers(format, expected, written, half)
 
     def _export_graph(self, format: str, path: Path) -> None:
         if format == "onnx" and (missing := [m for m in ("onnx", "onnxscript") if not find_spec(m)]):
@@ -314,7 +295,7 @@ class TrainedModel:
                 f"--export {format}: this model can't be written in this format: {message}; use --export torch."
             ) from error
         if written is not None:
-            check_answers(format, expected, written, self._is_half)
+            self._compare(format, expected, written)
 
     def _example(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the network for the first measured batch."""

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import util
@@ -32,25 +32,22 @@ class UserLoaders:
     """The loaders of a run, which Lightning opens and reads itself.
 
     Attributes:
-        train, val, test: what `data._target_` returned; None: Lightning asks `source` for it.
         source: the LightningDataModule, or the module itself.
+        opened: those that `data._target_` returned, by "train", "val" or "test". Lightning asks `source` for any other.
     """
 
-    train: Any
-    val: Any
-    test: Any
     source: pl.LightningDataModule | pl.LightningModule
+    opened: Mapping[str, Any]
 
     def has(self, name: str) -> bool:
         """Return whether there is a split with the name "train", "val" or "test"."""
-        return getattr(self, name) is not None or is_overridden(f"{name}_dataloader", self.source)
+        return name in self.opened or is_overridden(f"{name}_dataloader", self.source)
 
     def arguments(self, *names: str) -> dict[str, Any]:
         """Return the Trainer's arguments for the loaders of these splits."""
         if isinstance(self.source, pl.LightningDataModule):
             return {"datamodule": self.source}
-        given = {LOADERS[name]: getattr(self, name) for name in names}
-        return {name: loader for name, loader in given.items() if loader is not None}
+        return {LOADERS[name]: self.opened[name] for name in names if name in self.opened}
 
 
 LOADERS = {"train": "train_dataloaders", "val": "val_dataloaders", "test": "dataloaders"}
@@ -64,6 +61,19 @@ class Opener:
     config: Config
     topology: Topology
     report: Callable[[str], None]
+
+    def open_loaders(self, splits: Splits, module: pl.LightningModule) -> UserLoaders:
+        """Return the loaders of this rank. Raises ConfigError, DataError for a split that can't be read on these ranks."""
+        data = self.config.data
+        if (source := find_source(data, splits, module)) is not None:
+            refuse_parts(self.config, type(source).__name__)
+            return UserLoaders(source, {})
+        if is_overridden("train_dataloader", module):
+            self.report(
+                f"the train_dataloader of {type(module).__name__} is not used: data={data.name} replaces it; data=module uses it."
+            )
+        given = {name: split for name in LOADERS if (split := getattr(splits, name)) is not None}
+        return UserLoaders(module, {name: self.open_loader(split, name) for name, split in given.items()})
 
     def open_loader(self, split: Any, name: str) -> Any:
         """Return the loaders of a split for Lightning. Raises ConfigError if it can't be read."""
@@ -117,27 +127,6 @@ class Opener:
         loader.generator = torch.Generator()
         loader.worker_init_fn = partial(init_worker, None)
         return loader
-
-
-def open_loaders(
-    config: Config,
-    splits: Splits,
-    topology: Topology,
-    module: pl.LightningModule,
-    report: Callable[[str], None],
-) -> UserLoaders:
-    """Return the loaders of this rank. Raises ConfigError, DataError for a split that can't be read on these ranks."""
-    if (source := find_source(config.data, splits, module)) is not None:
-        refuse_parts(config, type(source).__name__)
-        return UserLoaders(None, None, None, source)
-    opener = Opener(config, topology, report)
-    if is_overridden("train_dataloader", module):
-        report(
-            f"the train_dataloader of {type(module).__name__} is not used: data={config.data.name} replaces it; data=module uses it."
-        )
-    given = {name: getattr(splits, name) for name in LOADERS}
-    opened = {name: opener.open_loader(one, name) for name, one in given.items() if one is not None}
-    return UserLoaders(**dict.fromkeys(LOADERS) | opened, source=module)
 
 
 def count_rows(opened: Any) -> int | None:

@@ -315,7 +315,7 @@ class LightningTraining(Setup):
 
     def batches(self) -> Iterator[Any]:
         """Yield this rank's batches of training data without end. Raises ConfigError for other loaders."""
-        loader, loop = self.loaders.train, self._own_loop()
+        loader, loop = self.loaders.opened.get("train"), self._own_loop()
         if not isinstance(loader, BatchLoader):
             raise ConfigError("this data has a loader of its own: iterate over it instead of run.batches().")
         assert isinstance(loader.sampler, EpochSampler)

@@ -32,7 +32,7 @@ from train_anywhere.job.rank_process import RankProcess
 from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
 from train_anywhere.training.lightning.dropin.model import make_task
 from train_anywhere.training.lightning.hardware import apply_hardware_options, precision_arguments
-from train_anywhere.training.lightning.loaders import UserLoaders, count_rows, open_loaders
+from train_anywhere.training.lightning.loaders import Opener, UserLoaders, count_rows
 from train_anywhere.training.lightning.loop.course import Course
 from train_anywhere.training.lightning.loop.steps import training_loaders
 from train_anywhere.training.lightning.optim import ConfiguredOptimizer
@@ -119,7 +119,7 @@ class Setup(Training):
             add_adapters(network, config, whole=False)
             module = make_task(config.task, network=network, make_optimizer=self.optimizer.make_optimizer)
         self.module, self.data = module, data
-        self.loaders = open_loaders(config, data, self.process.topology, module, self._report)
+        self.loaders = Opener(config, self.process.topology, self._report).open_loaders(data, module)
         for note in [*data.notes, *batchnorm_notes(config, (name for name, _ in module.named_buffers()))]:
             self._report(note)
         apply_hardware_options(module, config.trainer, strategy)
@@ -157,7 +157,8 @@ class Setup(Training):
 
     def header(self, known: Mapping[str, Any]) -> Header:
         """Return the facts of the run for its first lines, in `fit`. A resumed run opens some loaders later: `known` has their rows."""
-        device, loaders, val = self.trainer.strategy.root_device, self.loaders, self.trainer.val_dataloaders
+        device, loaders = self.trainer.strategy.root_device, self.loaders.opened
+        val = self.trainer.val_dataloaders
         module = self.trainer.lightning_module
         parameters = [*module.parameters()]
         weights = [p for p in parameters if not isinstance(p, nn.UninitializedParameter)]
@@ -166,8 +167,8 @@ class Setup(Training):
         rows = {
             "training rows": count_rows(self.trainer.train_dataloader),
             # no `or`: a stream has no truth value
-            "validation": count_rows(loaders.val if val is None else val),
-            "test": count_rows(loaders.test),
+            "validation": count_rows(loaders.get("val") if val is None else val),
+            "test": count_rows(loaders.get("test")),
         }
         return Header(
             model=type(module).__name__ if own else config.model.name,
