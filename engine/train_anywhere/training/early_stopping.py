@@ -63,7 +63,6 @@ class Timer:
         self.limit = duration_seconds(self.written) if self.written else None
         self.before = before
         self._start: float | None = None
-        self._end: float | None = None
 
     def start(self) -> None:
         """Start to count this attempt."""
@@ -71,19 +70,17 @@ class Timer:
 
     def stop(self) -> None:
         """Stop to count: training is over."""
-        self._end = time.monotonic()
+        self.before, self._start = self.seconds, None
 
     @property
     def seconds(self) -> float:
         """The seconds of training so far, including validations and checkpoints."""
-        if self._start is None:
-            return self.before
-        return self.before + (self._end or time.monotonic()) - self._start
+        return self.before if self._start is None else self.before + time.monotonic() - self._start
 
     @property
     def is_over(self) -> bool:
-        """Whether training has reached the limit. False without one, and after training."""
-        return self.limit is not None and self._end is None and self.seconds >= self.limit
+        """Whether training has reached the limit. False without one, before training, and after it."""
+        return self.limit is not None and self._start is not None and self.seconds >= self.limit
 
     @property
     def was_over(self) -> bool:

@@ -87,10 +87,8 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
     if found := [problem for problem in problems if problem]:
         raise ConfigError(*found)
     limit_val = t.limit_val_batches and (t.overfit_batches or t.limit_val_batches)
-    val, test = (
-        limit_batches(count, limit, t.fast_dev_run)
-        for count, limit in ((val, limit_val), (test, t.limit_test_batches))
-    )
+    val = limit_batches(val, limit_val, t.fast_dev_run)
+    test = limit_batches(test, t.limit_test_batches, t.fast_dev_run)
     every = every if isinstance(every, int) else max(1, int(steps * every))
     return _plan(config, batch // world_size // parts, steps * accumulate, steps, every, val, test)
 

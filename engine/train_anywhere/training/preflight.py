@@ -34,10 +34,8 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
         return error.problems
     except OSError as error:  # not a valid path
         return [f"data.dir={error.filename} can't be used ({error.strerror}); use data.dir=FOLDER."]
-    length = known.length
-    batch_size = config.data.batch_size
-    messages = [too_large(length, batch_size, devices)] if length else []
-    messages += known.problems
+    length, batch_size = known.length, config.data.batch_size
+    messages = [too_large(length, batch_size, devices) if length else None, *known.problems]
     if known.later is not None and not task_has_network(config.task, config.framework):
         messages += missing_facts(config.model, config.data.name, [*known.facts, *known.later])
     found = [m for m in messages if m] + _missing_packages(config) + init_problems(config)

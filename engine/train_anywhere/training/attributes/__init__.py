@@ -308,7 +308,7 @@ class Decoder:
         if issubclass(base, dict):
             known = old if in_place else {}
             decoded = ((self._decode(key, None, path), item) for key, item in items)
-            new = {key: self._decode(item, known.get(key), path) for key, item in decoded}
+            new: Any = {key: self._decode(item, known.get(key), path) for key, item in decoded}
         else:
             known = list(old) if base in (list, tuple) and isinstance(old, (list, tuple)) else []
             new = [self._decode(item, one, path) for item, one in zip_longest(items, known[: len(items)])]

@@ -254,8 +254,7 @@ class Progress:
             if loss and slow:
                 self.recent, self._measured = {"loss": loss()}, now
         if first or now - self._shown >= (DRAW_EVERY_S if self.bar else LINE_EVERY_S):
-            self._shown = now
-            self._show(self._parts())
+            self._show()
 
     def end_epoch(self, epoch: int, metrics: Mapping[str, float], batch: int | None = None) -> None:
         """Show the end of an epoch, or a validation within it, with its metrics.
@@ -266,10 +265,8 @@ class Progress:
             return
         self.measured(metrics)
         self._at = (epoch, self.plan.train_batches - 1 if batch is None else batch)
-        self._show(parts := self._parts())
-        self._shown = time.monotonic()
+        first, step, *rest = self._show()
         if self.bar:  # the line of the epoch stands above it, in columns
-            first, step, *rest = parts
             rest.sort(key=lambda part: not part.startswith("val"))
             columns = [p if p[0].isdecimal() else f"{p:<{p.index(' ') + 8}}" for p in rest]
             self._print_row([first, *columns, step], self.bar.console.width)
@@ -299,18 +296,15 @@ class Progress:
             "efficiency": self.heartbeat.efficiency.value,
         }
 
-    def _parts(self) -> list[str]:
-        """Return a line in parts, such as `epoch 3/10` and `step 69/230`."""
+    def _show(self) -> list[str]:
+        """Show where the run is, and return it in parts, such as `epoch 3/10` and `step 69/230`."""
+        self._shown = time.monotonic()
         of = f"/{self.plan.total_steps}" if self.plan.steps_known else ""
         epochs = f"/{self.plan.max_epochs}" if self.plan.max_epochs < MAX_COUNT else ""
         parts = [f"epoch {(self._at or (0, 0))[0] + 1}{epochs}", f"step {self._steps()}{of}"]
         parts += [f"{name} {value:.4g}" for name, value in (self.fresh | self.recent).items()]
         if (rate := self.throughput.rate()) is not None:
             parts.append(f"{rate:.0f} {self.throughput.unit}/s")
-        return parts
-
-    def _show(self, parts: Sequence[str]) -> None:
-        """Show the parts of a line, of which the epoch is the first."""
         if self.bar:
             metrics = self.recent or self.metrics
             name = next((name for name in metrics if "loss" in name), "")
@@ -320,6 +314,7 @@ class Progress:
             self.bar.update(task, completed=done, epoch=parts[0], loss=loss, refresh=True)
         else:
             self._print_row(parts, LOG_WIDTH)
+        return parts
 
     def _print_row(self, parts: Sequence[str], width: int) -> None:
         """Print parts in rows of `width` columns, continued below the step."""
