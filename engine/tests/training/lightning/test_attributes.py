@@ -238,14 +238,15 @@ def test_only_what_is_equal_on_all_ranks_is_restored_on_another_number() -> None
     saved = []
     for rank in range(2):
         made: Any = Plain()
-        made.same, made.other = 0, np.zeros(2)
+        made.same, made.other, made.seen = 0, np.zeros(2), set()
         attributes = watch(made, lines)
         made.same, made.other[0] = 5, rank
+        made.seen.update([0, 8] if rank else [8, 0])  # an order in each process
         saved.append(attributes.save())
     resumed: Any = Plain()
-    resumed.same, resumed.other = 0, np.zeros(2)
+    resumed.same, resumed.other, resumed.seen = 0, np.zeros(2), set()
     watch(resumed, lines).restore(saved)
-    assert (resumed.same, resumed.other.tolist()) == (5, [0, 0])
+    assert (resumed.same, resumed.other.tolist(), resumed.seen) == (5, [0, 0], {0, 8})
     assert lines == [
         "module.other differed between the ranks, and the number of ranks has changed: it starts anew."
     ]

@@ -201,6 +201,8 @@ class Encoder:
         if len(value) > ENTRIES and not simple:
             raise NotKept(path, f"{kind.__name__} with {len(value):,} entries")
         items: list[Any] = [*(value.items() if is_mapping else value)]
+        if base in (set, frozenset):  # in each process another order, and ranks compare them
+            items.sort(key=repr)
         if is_mapping:
             items = [
                 [self._encode(k, path, inner), self._encode(v, f"{path}[{n}]", inner)]
