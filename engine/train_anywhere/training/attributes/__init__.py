@@ -83,8 +83,7 @@ class Attributes:
                 continue  # it is a path or a time now
             if [walk.marks.get(path, MISSING)] != [first.get(path, MISSING)]:
                 self._changed[path] = None  # once changed, it is always saved, even if it changes back
-        made = {path: type(owner) for path, owner in self._start.owners.items()}
-        kept, encoder, lost = {}, Encoder(walk, made), tuple[str, ...]()
+        kept, encoder, lost = {}, Encoder(walk, self._start.owners), tuple[str, ...]()
         for path in self._changed:
             if path.startswith(lost):  # the line of the object is enough
                 continue
@@ -142,10 +141,10 @@ class Attributes:
 class Encoder:
     """Converts attributes to JSON data and `arrays`, by the digest of their values, so that equal ones are stored once.
 
-    `made` are the types of the objects that were made before training, by path. A new process makes them, too.
+    `made` are the objects that were made before training, by path. A new process makes them, too.
     """
 
-    def __init__(self, walk: Walk, made: Mapping[str, type]) -> None:
+    def __init__(self, walk: Walk, made: Mapping[str, Any]) -> None:
         self.walk, self.made = walk, made
         self.arrays: dict[str, np.ndarray] = {}
         self._seen: dict[int, str] = {}
@@ -169,7 +168,7 @@ class Encoder:
         if (seen := self._seen.get(id(value)) or walk.first.get(id(value), path)) != path:
             return {"same": seen}
         if seen in walk.owners:
-            if self.made.get(seen) is not kind:
+            if type(self.made.get(seen)) is not kind:
                 raise NotKept(path, kind.__name__)
             return {"same": seen}
         if not issubclass(kind, tuple):

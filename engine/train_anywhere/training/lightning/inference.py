@@ -133,10 +133,9 @@ class TrainedModel:
 
     def _make_trainer(self) -> pl.Trainer:
         """Return a Trainer on one device, which measures the checkpoint's weights also if hooks swap others in."""
-        topology = Topology()
-        device = pick_device(self.config.trainer, topology)
-        strategy = make_strategy("single", self.config, topology, device)
-        trainer = make_trainer(self.config, topology, strategy)
+        config, topology = self.config, Topology()
+        strategy = make_strategy("single", config, topology, pick_device(config.trainer, topology))
+        trainer = make_trainer(config, topology, strategy)
         trainer.callbacks.insert(0, ValidatedWeights())
         return trainer
 

@@ -223,16 +223,15 @@ class FullyShardedStrategy(OneDevicePerRank):
         state = super().load_checkpoint(checkpoint_path, weights_only)
         with as_checkpoint_error(checkpoint_path):
             assert self.model and self.lightning_module
-            if self.optimizers:  # the optimizer has a state only for trainable parameters
+            shards: dict[str, Any] = {"state_dict": get_model_state_dict(self.model)}
+            for optimizer in self.optimizers:  # at most one, with a state only for trainable parameters
                 set_flags(self.lightning_module, state.get(KEY, {}))
                 restore_groups(self.lightning_module, self.optimizers, state.get(KEY, {}))
-            shards: dict[str, Any] = {"state_dict": get_model_state_dict(self.model)}
-            if self.optimizers:
-                shards["optimizer"] = self.optimizer_state(self.optimizers[0])
+                shards["optimizer"] = self.optimizer_state(optimizer)
             dcp.load(shards, storage_reader=ShardReader(Path(checkpoint_path).parent), planner=ShardPlanner())
             set_model_state_dict(self.model, shards["state_dict"])
-            if self.optimizers:
-                set_optimizer_state_dict(self.model, self.optimizers[0], shards["optimizer"])
+            for optimizer in self.optimizers:
+                set_optimizer_state_dict(self.model, optimizer, shards["optimizer"])
         return state
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:

@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -72,7 +73,8 @@ class StrategyHooks(Strategy):
         self._handlers: dict[int, Any] = {}
         self.modes, self.steps_read, self.frozen = dict[str, bool](), False, dict[nn.Parameter, str]()
         between = lambda: None if self.steps_read else self.call("between_steps")  # noqa: E731
-        self.launcher, self.training_loaders = Launcher(), TrainingLoaders(between)
+        self.launcher = SimpleNamespace(launch=launch, is_interactive_compatible=True)
+        self.training_loaders = TrainingLoaders(between)
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
@@ -256,24 +258,19 @@ def shares_rows(loader: Any, ranks: int) -> bool:
     return known and sampler.num_replicas == ranks > 1
 
 
-class Launcher:
-    """Calls the functions of the Trainer in this process: the ranks are running."""
+def launch(function: Callable[..., Any], *arguments: Any, trainer: pl.Trainer, **named: Any) -> Any:
+    """Call a function of the Trainer in this process. Raises RuntimeError for an exception of user code that Lightning takes for an end.
 
-    is_interactive_compatible = True
-
-    def launch(self, function: Callable[..., Any], *arguments: Any, trainer: pl.Trainer, **named: Any) -> Any:
-        """Call a function. Raises RuntimeError for an exception of user code that Lightning would take for an end.
-
-        At a KeyboardInterrupt it would exit with code 1, and at the exit of its tuner return as if the run were complete.
-        """
-        try:
-            with SignalsAsErrors():
-                return function(*arguments, **named)
-        except Exception as error:
-            flow = type(error).__module__ == SIGTERMException.__module__
-            if flow and not isinstance(error, MisconfigurationException | SIGTERMException):
-                raise user_error(error) from error
-            raise
+    At a KeyboardInterrupt it would exit with code 1, and at the exit of its tuner return as if the run were complete.
+    """
+    try:
+        with SignalsAsErrors():
+            return function(*arguments, **named)
+    except Exception as error:
+        flow = type(error).__module__ == SIGTERMException.__module__
+        if flow and not isinstance(error, MisconfigurationException | SIGTERMException):
+            raise user_error(error) from error
+        raise
 
 
 class SharedBatches(BatchSampler):
