@@ -20,12 +20,7 @@ from train_anywhere.distributed.packages import package_problem
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.runs.folder import open_run
-from train_anywhere.training.adapters import (
-    describe_base,
-    hash_weights,
-    refuse_other_base,
-    select_layers,
-)
+from train_anywhere.training.adapters import describe_base, hash_weights, refuse_other_base, select_layers
 from train_anywhere.training.lightning.checkpoint.contents import WEIGHTS, read_checkpoint
 from train_anywhere.training.lightning.checkpoint.rank_state import to_tensor
 from train_anywhere.training.plan import refuse_other_framework

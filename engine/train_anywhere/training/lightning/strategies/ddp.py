@@ -2,8 +2,6 @@
 
 import gc
 import os
-from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, cast
 
 import torch
@@ -19,11 +17,6 @@ from train_anywhere.distributed.network.addresses import listen, rendezvous_addr
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError, listed
 from train_anywhere.training.lightning.strategies.hooks import StrategyHooks
-
-
-def _read(name: str) -> Callable[["TopologyEnvironment"], int]:
-    """Return a method that returns this number of the topology."""
-    return lambda environment: int(getattr(environment.topology, name))
 
 
 class TopologyEnvironment(ClusterEnvironment):
@@ -42,8 +35,8 @@ class TopologyEnvironment(ClusterEnvironment):
     main_address = property(lambda self: self.topology.coordinator_address)
     main_port = property(lambda self: self.topology.coordinator_port)
 
-    world_size, global_rank = _read("world_size"), _read("rank")
-    local_rank, node_rank = _read("local_rank"), _read("node_rank")
+    world_size, global_rank = lambda self: self.topology.world_size, lambda self: self.topology.rank
+    local_rank, node_rank = lambda self: self.topology.local_rank, lambda self: self.topology.node_rank
 
     def set_world_size(self, number: int) -> None:
         """Ignore Lightning's value, of ranks per node times nodes, which is wrong for uneven jobs."""
@@ -57,7 +50,7 @@ def node_devices(topology: Topology, own: torch.device) -> list[torch.device]:
     return [*devices[: topology.local_rank], own, *devices[topology.local_rank + 1 :]]
 
 
-def open_store(topology: Topology, timeout: timedelta) -> Store | None:
+def open_store(topology: Topology) -> Store | None:
     """Return this rank's client of the store, or None under torchrun, which has its own.
 
     By default torch would listen on all interfaces, even for a single rank. Raises TopologyError for a used port.
@@ -68,7 +61,9 @@ def open_store(topology: Topology, timeout: timedelta) -> Store | None:
         return HashStore()
     address, port, first = rendezvous_address(topology), topology.coordinator_port, topology.rank == 0
     listening = listen(topology, port).detach() if first else None  # torch closes it
-    return TCPStore(address, port, topology.world_size, first, timeout=timeout, master_listen_fd=listening)
+    return TCPStore(
+        address, port, topology.world_size, first, timeout=default_pg_timeout, master_listen_fd=listening
+    )
 
 
 class OneDevicePerRank(StrategyHooks, DDPStrategy):
@@ -129,7 +124,7 @@ class OneDevicePerRank(StrategyHooks, DDPStrategy):
         assert isinstance(environment, TopologyEnvironment)
         if not distributed.is_initialized():
             backend = self.process_group_backend or distributed.get_default_backend_for_device(device)
-            store = open_store(environment.topology, default_pg_timeout)
+            store = open_store(environment.topology)
             os.environ |= {"MASTER_ADDR": environment.main_address, "MASTER_PORT": str(environment.main_port)}
             distributed.init_process_group(
                 backend,
