@@ -2,7 +2,7 @@
 
 import gc
 import os
-from typing import Any, cast
+from typing import Any
 
 import torch
 from lightning.pytorch.plugins.environments import ClusterEnvironment
@@ -83,7 +83,6 @@ class OneDevicePerRank(StrategyHooks, DDPStrategy):
 
     def configure_ddp(self) -> None:
         """Wrap the module, and register the hook for compression also on a CPU."""
-        assert self.lightning_module
         named = list(self.lightning_module.named_parameters())
         self.averaged = {p for _, p in named if p.requires_grad}
         self.frozen = {p: name for name, p in named if not p.requires_grad and self.world_size > 1}
@@ -99,17 +98,17 @@ class OneDevicePerRank(StrategyHooks, DDPStrategy):
         If unused parameters are allowed, parameters that are frozen now stay wrapped: manual optimization may freeze one of two
         networks for a while.
         """
-        module, strategy = self.lightning_module, cast(Any, self)
-        if not isinstance(strategy.model, DistributedDataParallel) or module is None:
+        module = self.lightning_module
+        if not isinstance(self.model, DistributedDataParallel) or module is None:
             return
         trained, kept = {p for p in module.parameters() if p.requires_grad}, set[nn.Parameter]()
-        if strategy.model.find_unused_parameters:
+        if self.model.find_unused_parameters:
             kept = self.averaged.intersection(module.parameters())
         if (trained | kept) == self.averaged:
             return
         for parameter in module.parameters():
             parameter.grad = None  # its memory belongs to the old wrapper
-        strategy.model = module
+        self.model = module
         self._pl_static_graph_delay_done = False
         gc.collect()  # the old wrapper removes its hooks from the parameters
         for parameter in (frozen := kept - trained):
@@ -121,7 +120,6 @@ class OneDevicePerRank(StrategyHooks, DDPStrategy):
     def setup_distributed(self) -> None:
         """Connect the ranks in this project's store, then set up as Lightning does at the start of each loop."""
         environment, device = self.cluster_environment, self.root_device
-        assert isinstance(environment, TopologyEnvironment)
         if not distributed.is_initialized():
             backend = self.process_group_backend or distributed.get_default_backend_for_device(device)
             store = open_store(environment.topology)

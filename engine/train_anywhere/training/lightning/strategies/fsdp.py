@@ -116,7 +116,6 @@ class FullyShardedStrategy(OneDevicePerRank):
 
     def setup(self, trainer: pl.Trainer) -> None:
         """Split the model, then create optimizers. Raises ConfigError for more than one."""
-        assert self.accelerator and self.model
         self.accelerator.setup(trainer)
         self.precision_plugin.convert_module(self.model)
         self.model_to_device()
@@ -130,7 +129,6 @@ class FullyShardedStrategy(OneDevicePerRank):
 
     def model_to_device(self) -> None:
         """Send rank 0's weights to all ranks, which keep their parts."""
-        assert self.model
         if self._layer_sync:  # applied once: Lightning would restore the old layers, which are not split
             self._layer_sync.apply(self.model)
             self._layer_sync = None
@@ -178,14 +176,12 @@ class FullyShardedStrategy(OneDevicePerRank):
     @property
     def network(self) -> nn.Module:
         """The module that is split: the network of a task, or a whole LightningModule."""
-        assert self.lightning_module
         network = getattr(self.lightning_module, "network", None)
         return network if isinstance(network, nn.Module) else self.lightning_module
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
         """Do not scatter gradients within the block, for all but the last batch of a step."""
-        assert isinstance(self.network, FSDPModule)
         self.network.set_requires_gradient_sync(False)
         try:
             yield
@@ -209,20 +205,17 @@ class FullyShardedStrategy(OneDevicePerRank):
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Return this rank's part of the weights. All ranks must call this."""
         self._broadcast(self.network.buffers())
-        assert self.model
         return get_model_state_dict(self.model)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """Return this rank's part of the optimizer state. All ranks must call this."""
         plain = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
-        assert self.model
         return get_optimizer_state_dict(self.model, plain)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Load the shards of any number of ranks, and return the content of the file."""
         state = super().load_checkpoint(checkpoint_path, weights_only)
         with as_checkpoint_error(checkpoint_path):
-            assert self.model and self.lightning_module
             shards: dict[str, Any] = {"state_dict": get_model_state_dict(self.model)}
             for optimizer in self.optimizers:  # at most one, with a state only for trainable parameters
                 set_flags(self.lightning_module, state.get(KEY, {}))

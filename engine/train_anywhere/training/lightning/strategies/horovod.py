@@ -74,7 +74,6 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
     @property
     def root_device(self) -> torch.device:
         """The device of this rank."""
-        assert self.parallel_devices
         return self.parallel_devices[self.local_rank]
 
     def setup_environment(self) -> None:
@@ -91,7 +90,6 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
 
     def model_to_device(self) -> None:
         """Move the model to this rank's device, and broadcast rank 0's state. Raises ConfigError for torch's SyncBatchNorm."""
-        assert self.model
         refuse_torch_sync_batchnorm(self.model, self._layer_sync is not None)
         if self.root_device.type == "cuda":
             torch.cuda.set_device(self.root_device)
@@ -104,7 +102,6 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
 
     def on_validation_start(self) -> None:
         """Send rank 0's buffers to all ranks: during training they differ (BatchNorm)."""
-        assert self.model
         self._broadcast_state(list(self.model.named_buffers()))
 
     def teardown(self) -> None:
@@ -127,7 +124,6 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
 
     def update_trainable(self) -> None:
         """Average also the gradients of newly trainable parameters. All ranks must call this."""
-        assert self.model
         named = [*self.model.named_parameters()] if self.world_size > 1 else []
         for name, p in named:
             if p.requires_grad and p not in self.names:
@@ -149,7 +145,6 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
             for parameter in list(self.pending):
                 handle, context = self.pending.pop(parameter)
                 gradient = parameter.grad
-                assert gradient is not None
                 if gradient.is_sparse:
                     parameter.grad = handle()
                     continue
@@ -178,7 +173,6 @@ class HorovodStrategy(StrategyHooks, ParallelStrategy):
 
     def _send(self, parameter: Tensor) -> None:
         gradient, name = parameter.grad, f"gradient.{self.names[parameter]}"
-        assert gradient is not None
         if gradient.is_sparse:
             self.pending[parameter] = hvd.sparse_allreduce_async(gradient, name, op=hvd.Average), None
             return
