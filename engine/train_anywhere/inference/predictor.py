@@ -79,8 +79,7 @@ class NewRows:
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> Arrays:
         """Return the rows, see `DataSet.read`."""
-        rows: Arrays = stack([self.prepare(self.items[i]) for i in indices])
-        return rows
+        return stack([self.prepare(self.items[i]) for i in indices])
 
 
 class Predictor:

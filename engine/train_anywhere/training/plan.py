@@ -192,8 +192,7 @@ def build_network(config: Config, facts: Mapping[str, Any]) -> Any:
     """
     if problems := missing_facts(config.model, config.data.name, facts):
         raise ConfigError(*([facts["unknown"]] if "unknown" in facts else problems))
-    wanted = config.model.from_data
-    supplied = {argument: facts[fact] for argument, fact in wanted.items() if fact in facts}
+    supplied = {name: facts[fact] for name, fact in config.model.from_data.items() if fact in facts}
     return instantiate(config.model, "model", config.framework, **supplied)
 
 

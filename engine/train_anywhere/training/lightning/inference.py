@@ -298,7 +298,7 @@ class TrainedModel:
 
     def _example(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the network for the first measured batch."""
-        seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        seen: list[Any] = []
         hook = self.network.register_forward_pre_hook(
             lambda module, args, named: seen.append((args, named)), with_kwargs=True
         )
@@ -316,10 +316,7 @@ class TrainedModel:
                 "the steps of this module do not call it, so its arguments are not known; use --export torch."
             )
         # a clone is not a tensor of inference mode
-        example: tuple[tuple[Any, ...], dict[str, Any]] = apply_to_collection(
-            seen[0], Tensor, lambda v: v.detach().cpu().clone()
-        )
-        return example
+        return apply_to_collection(seen[0], Tensor, lambda v: v.detach().cpu().clone())
 
 
 def _run_graph(format: str, path: Path, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
