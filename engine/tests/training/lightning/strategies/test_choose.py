@@ -62,7 +62,7 @@ def test_fsdp_splits_the_layers_of_torch(make_config: MakeConfig) -> None:
     made.trainer.callbacks.append(look)
     try:
         with pytest.raises(Looked):
-            made.trainer.fit(made.module, made.loaders.train, [])
+            made.trainer.fit(made.module, made.loaders.opened["train"], [])
     finally:
         del made
         end_process_group()
