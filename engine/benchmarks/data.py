@@ -132,7 +132,7 @@ def torch_project(config: Any) -> Callable[[], Batches]:
     from train_anywhere.distributed.topology import Topology
     from train_anywhere.training.lightning.run import make_setup
 
-    loader = make_setup(config, Topology(rank=0, world_size=1)).loaders.train
+    loader = make_setup(config, Topology(rank=0, world_size=1)).loaders.opened["train"]
     return lambda: loader
 
 

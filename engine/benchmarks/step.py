@@ -90,7 +90,7 @@ def batches(config: Any) -> Iterable[Any]:
     from train_anywhere.distributed.topology import Topology
     from train_anywhere.training.lightning.run import make_setup
 
-    return make_setup(config, Topology(rank=0, world_size=1)).loaders.train
+    return make_setup(config, Topology(rank=0, world_size=1)).loaders.opened["train"]
 
 
 def load_config(framework: str) -> Any:

@@ -80,7 +80,7 @@ def ours(config: Config) -> float:
 
 def prepared(config: Config) -> tuple[Clock, Any, Any, torch.device]:
     """What a loop by hand begins with: our loader and a network of ours, compiled if that is asked for."""
-    batches = make_setup(config, Topology()).loaders.train
+    batches = make_setup(config, Topology()).loaders.opened["train"]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = build_network(config, open_splits(config.data, "lightning", config.seed).facts).to(device)
     if config.trainer.channels_last:
