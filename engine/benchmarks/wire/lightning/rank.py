@@ -11,6 +11,7 @@ import json
 import math
 import re
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,6 +25,8 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[4] / "engine"))
 import lightning.pytorch as pl
 import torch
 from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
@@ -49,9 +52,10 @@ from train_anywhere.training.lightning.loop.course import Agreement, Course
 from train_anywhere.training.lightning.loop.over_ranks import OverRanks
 from train_anywhere.training.lightning.loop.tensorboard import TorchRecording
 from train_anywhere.training.lightning.optim import ConfiguredOptimizer, make_optimizer
+from train_anywhere.training.lightning.private import forget_groups
 from train_anywhere.training.lightning.setup import make_trainer
 from train_anywhere.training.lightning.strategies.choose import make_strategy
-from train_anywhere.training.lightning.strategies.fsdp import shard
+from train_anywhere.training.lightning.strategies.fsdp import find_blocks
 from train_anywhere.training.plan import build_network, make_user_plan
 from train_anywhere.training.reporting.progress import Progress
 
@@ -96,7 +100,10 @@ def raw(config: Config, topology: Topology) -> None:
     if config.strategy.name == "ddp":
         model = DistributedDataParallel(model, gradient_as_bucket_view=True)
     elif config.strategy.name == "fsdp":
-        shard(model, torch.device("cpu"))
+        mesh = init_device_mesh("cpu", (topology.world_size,))
+        weakref.finalize(model, forget_groups, mesh)
+        for block in [*find_blocks(model), model]:
+            fully_shard(block, mesh=mesh)
     optimizer = make_optimizer(config.optimizer, config.trainer.precision, model)
     if config.strategy.name == "horovod":
         start_horovod(topology, hvd())
