@@ -18,6 +18,7 @@ from train_anywhere.features import Feature, Features
 from train_anywhere.features.feature import Observer, Observers, Rank
 from train_anywhere.files import ROOT
 from train_anywhere.inference.trained_model import use_one_device
+from train_anywhere.monitor.run_facts import Facts
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.submission.prepare import common_job, placeholder_job
 
@@ -94,7 +95,9 @@ def test_a_status_is_shown_whatever_a_feature_does(listed: Callable[[str], None]
         assert [one.name for one in features.known()] == built_in
     listed(f"features: {{x: {{_target_: no.such.Name}}, mine: {{_target_: {MINE}}}}}")
     assert [one.name for one in features.known()] == [*built_in, "mine"]
-    assert features.rows(RunDir(tmp_path), {}) == {"features.mine": "RuntimeError: no rows"}
+    sentences, rows = features.describe(Facts({}, {}, run=RunDir(tmp_path)))
+    assert rows == {"features.mine": "RuntimeError: no rows"}
+    assert sentences == ["features.mine: RuntimeError: no verdicts"]
 
 
 def test_an_evaluation_runs_no_feature_that_a_run_folder_names(make_config: MakeConfig) -> None:
@@ -122,22 +125,24 @@ def test_nothing_to_serve_needs_no_process_on_the_nodes(make_config: MakeConfig,
 def test_each_restart_is_shown_in_its_parts(tmp_path: Path) -> None:
     """The seconds of the running attempt are known as soon as its first batch is done."""
     run = RunDir(tmp_path)
+
+    def rows(*attempts: Any) -> dict[str, str]:
+        return features.describe(Facts({"attempts": [*attempts]}, {}, run=run))[1]
+
     failed = {"started": "2026-11-27T10:00:00+00:00", "restart": {"detect": 0.04, "stop": 1.26}}
     seconds = {"before": 0.5, "start": 1.0, "step": 9.0, "first": 0.2, "silent": 0.0}
     done = {**failed, "from_step": 20, "seconds": seconds}
     newest = {"started": "2026-11-27T10:01:00+00:00", "from_step": 30}
-    shown = features.rows(run, {"attempts": [failed, done, newest]})["Restarts"]
+    shown = rows(failed, done, newest)["Restarts"]
     assert shown == (
         "2: step 20: detect 0.0 s, stop 1.3 s, start 1.5 s, first step 0.2 s; step 30: detect 0.0 s, stop 1.3 s"
     )
     (tmp_path / "monitor").mkdir()
     times = {"until": "2026-11-27T10:01:09+00:00", "seconds": seconds}
     (tmp_path / "monitor" / "times.json").write_text(json.dumps(times))
-    shown = features.rows(run, {"attempts": [done, newest]})["Restarts"]
+    shown = rows(done, newest)["Restarts"]
     assert shown == "1: step 30: detect 0.0 s, stop 1.3 s, start 1.5 s, first step 0.2 s"
-    assert "Restarts" not in features.rows(run, {"attempts": [newest]}) and "Restarts" not in features.rows(
-        run, {}
-    )
+    assert "Restarts" not in rows(newest) and "Restarts" not in rows()
 
 
 class Every53(Feature):

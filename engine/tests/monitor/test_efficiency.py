@@ -143,6 +143,8 @@ def test_verdicts_of_real_runs(framework: str, case: str, train: Train, tmp_path
     done = train(*SMALL, *words, *paths, env={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == (3 if case == "nan" else 0), done.stderr
     (sentence,) = [
-        one for one in features.verdicts(read_facts(open_run(tmp_path / "latest"))) if re.match(expected, one)
+        one
+        for one in features.describe(read_facts(open_run(tmp_path / "latest")))[0]
+        if re.match(expected, one)
     ]
     assert sentence in done.stdout or case != "nan"  # at the end of the log too

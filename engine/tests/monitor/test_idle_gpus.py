@@ -11,7 +11,7 @@ from engine.tests.monitor.nvidia import idle_gpus
 from tools.testing.processes import start_python
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.features.sampler import Gpu, IdleGpus, IdleWatch, Sampler
+from train_anywhere.features.sampler import Gpu, IdleWatch, SampleNodes, Sampler
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.runs.folder import RunDir
 
@@ -102,6 +102,6 @@ def test_the_gpus_of_many_nodes_are_one_line(
     printed = capsys.readouterr().out
     assert printed.count("\n") == 1 and "watch: all 2 GPUs of gpu[01-31] have done nothing" in printed
     monkeypatch.setenv("TRAIN_HOSTS", ",".join(f"{host}:2" for host in hosts))
-    feature = IdleGpus()
+    feature = SampleNodes()
     feature.config = samples.config
-    assert [len(feature.node_services(samples.run, host)) for host in hosts[:3]] == [1, 0, 0]
+    assert [len(feature.node_services(samples.run, host)) for host in hosts[:3]] == [2, 1, 1]

@@ -14,7 +14,7 @@ import pytest
 
 from engine.tests.monitor.test_node import MakeRun, command
 from tools.testing.processes import wait_until
-from train_anywhere.features.serve import is_first, lines, server_address
+from train_anywhere.features.serve import Serve, lines, server_address
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
 
@@ -113,7 +113,10 @@ def test_tunnels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines(local, "TensorBoard") == ["TensorBoard:   http://localhost:4711/"]
 
 
-def test_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert is_first(os.uname().nodename)
+def test_the_first_node(monkeypatch: pytest.MonkeyPatch, make_run: MakeRun) -> None:
+    config, run = make_run("monitor.serve=true")
+    feature = Serve()
+    feature.config = config
+    assert feature.node_services(run, os.uname().nodename)
     monkeypatch.setenv("TRAIN_HOSTS", "gpu3.site.org:2,gpu4:2")
-    assert is_first("gpu3") and not is_first("gpu4")
+    assert feature.node_services(run, "gpu3") and not feature.node_services(run, "gpu4")

@@ -4,9 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.features import verdicts
+from train_anywhere import features
 from train_anywhere.monitor.run_facts import IDLE_PERCENT, AttemptSums, Facts, GpuUse, NodeUse
 from train_anywhere.runs.folder import RunDir
+
+
+def verdicts(facts: Facts) -> list[str]:
+    return features.describe(facts)[0]
 
 
 def every_ten_seconds(value: float) -> AttemptSums:

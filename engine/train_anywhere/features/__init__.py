@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.config.keys import TARGET, OpenSection, split_section
@@ -23,10 +23,7 @@ from train_anywhere.files import ROOT
 from train_anywhere.files.node_disk import Staged, as_it_is
 from train_anywhere.monitor import verdicts as rules
 from train_anywhere.monitor.run_facts import Facts
-from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import load_frozen
-
-T = TypeVar("T")
 
 __all__ = ["Feature", "NodeService", "Observer", "Rank", "Step"]
 
@@ -36,7 +33,6 @@ BUILT_IN = {
     "weights": "weights.WeightsCache",
     "hangs": "hangs.watch.HangWatch",
     "sampler": "sampler.SampleNodes",
-    "idle": "sampler.IdleGpus",
     "serve": "serve.Serve",
     "interval": "observers.CheckpointInterval",
     "nan_watch": "observers.ReportNan",
@@ -188,19 +184,26 @@ class Features:
 @contextmanager
 def _printed(one: Feature, job: Any) -> Iterator[None]:
     context = ExitStack()
-    with _print_errors(one):
+    with _caught(one, _print):
         context.enter_context(one.supervise(job))
     yield
-    with _print_errors(one):
+    with _caught(one, _print):
         context.close()
 
 
+def _print(name: str, why: str) -> None:
+    print(f"{name}: {why}", file=sys.stderr, flush=True)
+
+
 @contextmanager
-def _print_errors(one: Feature) -> Iterator[None]:
+def _caught(one: Feature, report: Callable[[str, str], Any], raises: bool = False) -> Iterator[None]:
+    """Report the error of a feature in the block, by the name of the feature, unless `raises`."""
     try:
         yield
     except Exception as error:
-        print(f"features.{one.name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        if raises:
+            raise
+        report(f"features.{one.name}", f"{type(error).__name__}: {error}")
 
 
 def problems(config: Config, *stages: Check, members: int = 1) -> list[str]:
@@ -212,29 +215,16 @@ def problems(config: Config, *stages: Check, members: int = 1) -> list[str]:
         return error.problems
 
 
-def _ask_all(ask: Callable[[Feature], T], explain: Callable[[str, str], T]) -> Iterator[T]:
-    """Yield the answer of each feature. The error of a project's feature is explained, so that the status is shown."""
-    for one in known():
-        try:
-            yield ask(one)
-        except Exception as error:
-            if one.name in BUILT_IN:
-                raise
-            yield explain(f"features.{one.name}", f"{type(error).__name__}: {error}")
-
-
-def verdicts(facts: Facts) -> list[str]:
-    """Return all verdicts on a run, the worst first."""
-    found = _ask_all(lambda one: [*one.verdicts(facts)], lambda name, why: [f"{name}: {why}"])
-    return rules.verdicts(facts, [sentence for sentences in found for sentence in sentences])
-
-
-def rows(run: RunDir, info: Mapping[str, Any]) -> dict[str, str]:
-    """Return extra rows of the status and the report, by title."""
-    found = _ask_all(lambda one: one.rows(run, info), lambda name, why: {name: why})
-    return {title: text for rows in found for title, text in rows.items()}
-
-
 def describe(facts: Facts) -> tuple[list[str], dict[str, str]]:
-    """Return the verdicts on a run and its further rows, for the report."""
-    return verdicts(facts), rows(facts.run, facts.info) if facts.run else {}
+    """Return the verdicts on a run, the worst first, and further rows of the status and the report, by title.
+
+    The error of a project's feature stands in their place, so that the status is shown.
+    """
+    sentences, errors, rows = list[str](), dict[str, str](), dict[str, str]()
+    for one in known():
+        with _caught(one, errors.__setitem__, raises=one.name in BUILT_IN):
+            sentences += one.verdicts(facts)
+        with _caught(one, rows.__setitem__, raises=one.name in BUILT_IN):
+            rows |= one.rows(facts.run, facts.info) if facts.run else {}
+    sentences += [f"{name}: {why}" for name, why in errors.items()]
+    return rules.verdicts(facts, sentences), rows

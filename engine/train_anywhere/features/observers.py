@@ -131,10 +131,6 @@ class NanWatch(Observer):
 class ReportNan(Feature):
     """Report a loss of nan or inf."""
 
-    def is_on(self) -> bool:
-        """Return whether `trainer.detect_nan` is not off."""
-        return self.config.trainer.detect_nan != "off"
-
     def observer(self, rank: Rank) -> Observer:
         """Return the observer of losses. Only the first rank prints."""
         return NanWatch(self.config.trainer.detect_nan, rank.run if rank.first_device == 0 else None)

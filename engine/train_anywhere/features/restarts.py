@@ -36,10 +36,6 @@ WATCHERS = 3
 class Queue(Feature):
     """Wait for another run, `after=RUN`, and queue several jobs in a row, `cluster.chain`: see `slurm/status/dependency.py`."""
 
-    def is_on(self) -> bool:
-        """Return whether the job waits for another run, or is the first of a chain."""
-        return self.config.after is not None or self.config.cluster.chain > 1
-
     def check(self, stage: Check, members: int) -> list[str]:
         """Return a message where there is no queue to wait in, and for a chain of a sweep."""
         chain, problems = self.config.cluster.chain, list[str]()

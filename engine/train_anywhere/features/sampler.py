@@ -7,7 +7,6 @@ time of the job's GPUs. Only samples count, so a node whose sampler has died doe
 import math
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -58,9 +57,7 @@ class Machine:
         self.mark = mark
         self.cpus = usable_cpus()
         self.cgroup = job_cgroup(proc, cgroups)
-        psutil.cpu_percent(percpu=True)  # each call returns the use since the previous one of the same thread
-        self._thread = threading.get_ident()
-        self._before = time.monotonic()
+        self._before = math.inf
 
     def facts(self) -> dict[str, float | None]:
         """Return constant facts: the job's CPUs here, the node's memory, and the job's limit."""
@@ -72,13 +69,12 @@ class Machine:
         return {"cpus": len(self.cpus), "memory_gib": whole / GIB, "memory_limit_gib": limit}
 
     def sample(self) -> dict[str, float | None]:
-        """Return the use of CPUs since the last call, and of memory."""
-        use, me = psutil.cpu_percent(percpu=True), threading.get_ident()
-        first, self._thread = me != self._thread, me
+        """Return the use of CPUs since the last call, which one thread makes, and of memory."""
+        use = psutil.cpu_percent(percpu=True)
         before, self._before = self._before, time.monotonic()
         job_use = [use[cpu] for cpu in self.cpus if cpu < len(use)]
-        # over a shorter time psutil counts too few ticks
-        unknown = first or not job_use or self._before - before < SHORTEST_S
+        # at the first call psutil returns 0, and over a short time it counts too few ticks
+        unknown = not job_use or self._before - before < SHORTEST_S
         return {
             "cpu_use_percent": None if unknown else sum(job_use) / len(job_use),
             "memory_used_gib": psutil.virtual_memory().used / GIB,
@@ -219,8 +215,16 @@ class SampleNodes(Feature):
         return self.config.monitor.sample_seconds is not None
 
     def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
-        """Return the sampler."""
-        return [lambda: Sampler(run, self.config.monitor, self.config.trainer.max_nodes, host)]
+        """Return the sampler, and on the first node the watch for GPUs that do nothing, if the run may use them."""
+        monitor, trainer, names = self.config.monitor, self.config.trainer, hosts()
+        services: list[Callable[[], NodeService]] = [lambda: Sampler(run, monitor, trainer.max_nodes, host)]
+        if (
+            monitor.idle == "warn"
+            and trainer.accelerator not in ("cpu", "mps")
+            and short(names[0]) == short(host)
+        ):
+            services.append(lambda: IdleWatch(run, host, names))
+        return services
 
 
 class Sampler(NodeService):
@@ -268,23 +272,6 @@ def columns(found: list[Gpu]) -> dict[str, float | None]:
 WARN_MINUTES = 15
 """A site that cancels such jobs checks them every 15 minutes, and mails after 60: the example in
 https://github.com/PrincetonUniversity/job_defense_shield, page "Cancel GPU Jobs at 0% Utilization"."""
-
-
-class IdleGpus(Feature):
-    """Watch for GPUs that do nothing, on the first node."""
-
-    on_node = True
-
-    def is_on(self) -> bool:
-        """Return whether GPUs are sampled, and the run may use them."""
-        monitor = self.config.monitor
-        on = monitor.idle == "warn" and monitor.sample_seconds is not None
-        return on and self.config.trainer.accelerator not in ("cpu", "mps")
-
-    def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
-        """Return the watch, on the first node."""
-        names = hosts()
-        return [lambda: IdleWatch(run, host, names)] if short(names[0]) == short(host) else []
 
 
 class IdleWatch(NodeService):

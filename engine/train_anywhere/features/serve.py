@@ -18,17 +18,13 @@ from ipaddress import ip_address
 
 from train_anywhere.features.feature import Check, Feature, NodeService
 from train_anywhere.files.atomic import dumps, open_file, write_with_folder
+from train_anywhere.monitor.ranks import short
 from train_anywhere.runs.attempts import hosts, running_job
 from train_anywhere.runs.folder import RunDir
 
 
 class Serve(Feature):
     """Serve TensorBoard and a dashboard while the run trains."""
-
-    def is_on(self) -> bool:
-        """Return whether a server runs, or an address is set, which must be checked."""
-        m = self.config.monitor
-        return m.serve or m.dashboard is not None or m.serve_address is not None
 
     @property
     def on_node(self) -> bool:  # type: ignore[override]
@@ -62,7 +58,7 @@ class Serve(Feature):
 
     def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
         """Return the servers, on the first node only."""
-        if not is_first(host):
+        if short(hosts()[0]) != short(host):
             return []
         monitor = self.config.monitor
         command = ["--logdir", str(run.tensorboard), "--host={address}", "--port={port}", *BOARD_OPTIONS]
@@ -172,11 +168,6 @@ class Server:
         """Write the URL to a file for `jobs.py status`. Disk errors are ignored."""
         with suppress(OSError):
             write_with_folder(self.served, dumps(found))
-
-
-def is_first(name: str) -> bool:
-    """Return whether a node is that of rank 0."""
-    return hosts()[0].partition(".")[0] == name.partition(".")[0]
 
 
 def server_address(port: int, node: str, address: str | None, login: str | None) -> dict[str, str | None]:

@@ -271,8 +271,8 @@ def _monitored(run: RunDir, info: Mapping[str, Any], alive: bool, in_full: bool)
             served = read_json(run.monitor / f"{kind}.json")
             known[kind] = {k: v for k, v in served.items() if isinstance(v, str)} or None
     if in_full:
-        known["verdicts"] = tuple(features.verdicts(read_facts(run, 0, nodes)))
-        known["rows"] = features.rows(run, info)
+        verdicts, known["rows"] = features.describe(read_facts(run, 0, nodes))
+        known["verdicts"] = tuple(verdicts)
     return known
 
 
