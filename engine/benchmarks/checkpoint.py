@@ -160,11 +160,11 @@ def ours(rank: int, local: Path, shared: Path) -> Save:
     """This project: reused buffers, the node's disk, then the shared disk; with checksums, read back, and renamed."""
     from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
     from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
-    from train_anywhere.checkpoints.store import CheckpointStore, Staging
+    from train_anywhere.checkpoints.store import CheckpointStore, Retention, Staging
     from train_anywhere.training.lightning.checkpoint.contents import Buffers
 
     checkpointer = AsyncCheckpointer(
-        CheckpointStore(shared, "max", keep_last=1), Staging(local / "bench" / "stage")
+        CheckpointStore(shared, Retention("max", keep_last=1)), Staging(local / "bench" / "stage")
     )
     buffers = Buffers()
 

@@ -32,7 +32,7 @@ from trainees import TRAINEES, Framework, Plain  # noqa: E402
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer  # noqa: E402
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint, find_damage  # noqa: E402
-from train_anywhere.checkpoints.store import CheckpointStore  # noqa: E402
+from train_anywhere.checkpoints.store import CheckpointStore, Retention  # noqa: E402
 from train_anywhere.runs.folder import RunDir  # noqa: E402
 
 CHECKPOINTS = "[0-9]" * 8
@@ -226,7 +226,7 @@ def arm(shim: Any, fault: Fault) -> None:
 
 def store(run: RunDir) -> CheckpointStore:
     """To look at the run's checkpoints."""
-    return CheckpointStore(run.checkpoints, "max", keep_last=2)
+    return CheckpointStore(run.checkpoints, Retention("max", keep_last=2))
 
 
 def newest_step(run: RunDir) -> int:

@@ -46,10 +46,10 @@ import json, sys
 from pathlib import Path
 sys.path[:0] = [{root!r}, {root!r} + "/engine", {here!r}]
 from trainees import Framework
-from train_anywhere.checkpoints.store import CheckpointStore
+from train_anywhere.checkpoints.store import CheckpointStore, Retention
 from train_anywhere.runs.folder import RunDir
 run, trainee = RunDir(Path({run!r})), Framework({framework!r})
-newest = CheckpointStore(run.checkpoints, "max", 2).newest_good()
+newest = CheckpointStore(run.checkpoints, Retention("max", 2)).newest_good()
 print(json.dumps([newest.step, trainee.weights(newest), trainee.curves(run)]))
 """
 

@@ -14,7 +14,7 @@ import yaml
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, find_damage
 from train_anywhere.checkpoints.recovery import recover_leftovers
-from train_anywhere.checkpoints.store import CheckpointStore, Staging
+from train_anywhere.checkpoints.store import CheckpointStore, Retention, Staging
 from train_anywhere.config.keys import defaults
 from train_anywhere.config.schema import Checkpoint, Config
 from train_anywhere.errors import CheckpointError
@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> RunDir:
 
 @pytest.fixture
 def store(run: RunDir) -> CheckpointStore:
-    return CheckpointStore(run.checkpoints, "max", keep_last=2)
+    return CheckpointStore(run.checkpoints, Retention("max", keep_last=2))
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_full_local_disk(store: CheckpointStore, small_disk: Path, told: list[st
 def test_full_shared_disk_until_there_is_room(small_disk: Path, staging: Staging, told: list[str]) -> None:
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * (800 << 10))
-    store = CheckpointStore(small_disk / "checkpoints", "max", keep_last=1)
+    store = CheckpointStore(small_disk / "checkpoints", Retention("max", keep_last=1))
     checkpointer = AsyncCheckpointer(store, staging)
     save(checkpointer, 1, lambda folder: (folder / "w").write_bytes(b"y" * (400 << 10)) and None)
     while not told:
@@ -171,7 +171,7 @@ def test_full_shared_disk_until_there_is_room(small_disk: Path, staging: Staging
 @pytest.mark.quick("False")
 def test_shared_disk_that_stays_full(small_disk: Path, staging: Staging, staged: bool) -> None:
     (small_disk / "filler").write_bytes(b"x" * (800 << 10))
-    store = CheckpointStore(small_disk / "checkpoints", "max", keep_last=1)
+    store = CheckpointStore(small_disk / "checkpoints", Retention("max", keep_last=1))
     checkpointer = AsyncCheckpointer(store, staging if staged else None)
     checkpointer.patience_s = 1.5
     save(checkpointer, 1, lambda folder: (folder / "w").write_bytes(b"y" * (400 << 10)) and None)
@@ -199,12 +199,12 @@ KILLED = """
 import os, signal, sys, threading
 from pathlib import Path
 sys.path[:0] = [{root!r}, {root!r} + "/engine"]
-from train_anywhere.checkpoints.store import CheckpointStore, Staging
+from train_anywhere.checkpoints.store import CheckpointStore, Retention, Staging
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
 from train_anywhere.runs.folder import RunDir
 run, staging = RunDir(Path({run!r})), Staging(Path({staging!r}))
-store = CheckpointStore(run.checkpoints, "max", 2)
+store = CheckpointStore(run.checkpoints, Retention("max", 2))
 store.publish = lambda *a: os.kill(os.getpid(), signal.SIGKILL)
 checkpointer = AsyncCheckpointer(store, staging)
 checkpointer.wait()

@@ -18,7 +18,7 @@ from train_anywhere.checkpoints.disk.manifest import (
     load_manifest,
     write_manifest,
 )
-from train_anywhere.checkpoints.store import CheckpointStore, refuse_unreadable
+from train_anywhere.checkpoints.store import CheckpointStore, Retention, refuse_unreadable
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files import ROOT
@@ -94,7 +94,7 @@ Train = Callable[..., "CompletedProcess[str]"]
 
 
 def with_checkpoints(run: RunDir, *steps: int) -> CheckpointStore:
-    store = CheckpointStore(run.checkpoints, "max", keep_last=len(steps))
+    store = CheckpointStore(run.checkpoints, Retention("max", keep_last=len(steps)))
     for step in steps:
         info = CheckpointInfo(step, 0, step, {}, None, "mine")
         store.write(

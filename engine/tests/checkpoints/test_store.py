@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckpoint, find_damage
-from train_anywhere.checkpoints.store import CheckpointStore
+from train_anywhere.checkpoints.store import CheckpointStore, Retention
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.removal import make_empty
 
@@ -22,7 +22,7 @@ def save(
 
 @pytest.fixture
 def store(tmp_path: Path) -> CheckpointStore:
-    return CheckpointStore(tmp_path / "checkpoints", "max", keep_last=2)
+    return CheckpointStore(tmp_path / "checkpoints", Retention("max", keep_last=2))
 
 
 def names(store: CheckpointStore) -> list[str]:
@@ -83,7 +83,7 @@ def test_written_again(store: CheckpointStore) -> None:
 
 
 def test_a_damaged_one_that_seems_newer_does_not_take_the_place_of_the_next(tmp_path: Path) -> None:
-    before, store = (CheckpointStore(tmp_path, "max", keep_last=1) for _ in range(2))
+    before, store = (CheckpointStore(tmp_path, Retention("max", keep_last=1)) for _ in range(2))
     (save(before, 9).path / "model.ckpt").write_text("x")
     for step in (5, 6):  # whoever writes them does not know of the damage
         save(before, step)
@@ -103,7 +103,7 @@ def test_a_kill_before_the_rename_loses_nothing(store: CheckpointStore) -> None:
 
 
 def test_published_from_another_disk(store: CheckpointStore, tmp_path: Path) -> None:
-    other = CheckpointStore(tmp_path / "disk", "max", keep_last=1)
+    other = CheckpointStore(tmp_path / "disk", Retention("max", keep_last=1))
     source = save(other, 4, 0.5)
     saved = store.publish(source.path)
     assert (saved.step, saved.value) == (4, 0.5) and find_damage(saved.path) is None
@@ -112,7 +112,7 @@ def test_published_from_another_disk(store: CheckpointStore, tmp_path: Path) -> 
 
 def test_a_failed_publication_leaves_what_was_there(store: CheckpointStore, tmp_path: Path) -> None:
     save(store, 1)
-    source = save(CheckpointStore(tmp_path / "disk", "max", keep_last=1), 4)
+    source = save(CheckpointStore(tmp_path / "disk", Retention("max", keep_last=1)), 4)
     (source.path / "model.ckpt").write_text("cut")
     with pytest.raises(OSError, match="instead of"):
         store.publish(source.path)
@@ -178,7 +178,7 @@ def test_a_checkpoint_of_another_version_is_not_read(store: CheckpointStore) -> 
 
 
 def test_nothing_is_written_or_removed_through_a_link(store: CheckpointStore, tmp_path: Path) -> None:
-    other = CheckpointStore(tmp_path / "other" / "checkpoints", "max", keep_last=1)
+    other = CheckpointStore(tmp_path / "other" / "checkpoints", Retention("max", keep_last=1))
     save(other, 1)
     store.folder.symlink_to(other.folder)
     with pytest.raises(PermissionError, match="is a symbolic link"):

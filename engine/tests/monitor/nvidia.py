@@ -24,7 +24,7 @@ def nvmlInit(): ...
 def nvmlDeviceGetCount(): return len(GPUS)
 def nvmlDeviceGetHandleByIndex(index): return known(GPUS[index]) and index
 def nvmlDeviceGetUUID(index): return f"GPU-4f6ba1f1-7d14-1a3c-8a55-d1d0e1c3a00{{index}}"
-def nvmlDeviceGetName(index): return b"NVIDIA A100-SXM4-80GB"
+def nvmlDeviceGetName(index): return "NVIDIA A100-SXM4-80GB"
 def nvmlDeviceGetMemoryInfo(index): return SimpleNamespace(total=80 << 30, used=GPUS[index][1] << 20)
 def nvmlDeviceGetUtilizationRates(index): return SimpleNamespace(gpu=known(GPUS[index][0]))
 def nvmlDeviceGetPowerUsage(index): return known(GPUS[index][2])

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tools.testing.processes import run_python
-from train_anywhere.features.sampler import GIB, Machine, job_cgroup, usable_cpus
+from train_anywhere.distributed.layout import usable_cpus
+from train_anywhere.features.sampler import GIB, Machine, job_cgroup
 
 RANK = "import sys, time; block = bytearray(300 << 20); sys.stdout.write('ready\\n'); sys.stdout.flush(); time.sleep(600)"
 
@@ -37,7 +38,7 @@ def test_the_first_sample_of_another_thread_has_no_cpu_use() -> None:
 
 
 def test_the_cpus_are_those_of_the_affinity() -> None:
-    code = "import os; os.sched_setaffinity(0, {1}); from train_anywhere.features import sampler; print(sampler.usable_cpus())"
+    code = "import os; os.sched_setaffinity(0, {1}); from train_anywhere.distributed import layout; print(layout.usable_cpus())"
     done = run_python("-c", code, check=True)
     assert (os.cpu_count() == 1) or done.stdout == "[1]\n"
     assert usable_cpus() == sorted(os.sched_getaffinity(0))

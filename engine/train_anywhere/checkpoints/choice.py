@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint, find_damage, folder_name, load_manifest
-from train_anywhere.checkpoints.store import CheckpointStore
+from train_anywhere.checkpoints.store import CheckpointStore, Retention
 from train_anywhere.config.checks.targets import is_whole_module, task_has_network
 from train_anywhere.config.keys import TARGET
 from train_anywhere.config.schema import Config, Init
@@ -28,7 +28,7 @@ def choose(run: RunDir, which: str | int, checksums: bool = True) -> SavedCheckp
     """
     section = read_frozen(run).get("checkpoint")
     mode = section.get("mode") if isinstance(section, dict) else None
-    store = CheckpointStore(run.checkpoints, "max" if mode == "max" else "min", keep_last=1)
+    store = CheckpointStore(run.checkpoints, Retention("max" if mode == "max" else "min", keep_last=1))
     try:
         if isinstance(which, int) or which.isdigit():
             folder = run.checkpoints / folder_name(int(which))

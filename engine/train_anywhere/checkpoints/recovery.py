@@ -10,7 +10,7 @@ from pathlib import Path
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
-from train_anywhere.checkpoints.store import CheckpointStore, Staging
+from train_anywhere.checkpoints.store import CheckpointStore, Retention, Staging
 from train_anywhere.config.keys import defaults
 from train_anywhere.config.load import fill_variables
 from train_anywhere.config.schema import Checkpoint
@@ -34,9 +34,8 @@ def open_checkpointer(config: Checkpoint, run: RunDir, sharded: bool = False) ->
 
 
 def _open(config: Checkpoint, run: RunDir, local: Path | None) -> AsyncCheckpointer:
-    kept = config.keep_last, config.keep_every_n_epochs
-    store = CheckpointStore(run.checkpoints, config.mode or "min", *kept)
-    return AsyncCheckpointer(store, Staging(local) if local else None)
+    rule = Retention(config.mode or "min", config.keep_last, config.keep_every_n_epochs)
+    return AsyncCheckpointer(CheckpointStore(run.checkpoints, rule), Staging(local) if local else None)
 
 
 def recover(config: Checkpoint, run: RunDir) -> SavedCheckpoint | None:

@@ -157,7 +157,7 @@ def refuse_unreadable(run: RunDir) -> None:
         return
     if run.checkpoints.exists() and not os.access(run.checkpoints, os.R_OK | os.X_OK):
         raise CheckpointError(f"{run.checkpoints} can't be read: you lack the permission to list it.")
-    store = CheckpointStore(run.checkpoints, "min", keep_last=1)
+    store = CheckpointStore(run.checkpoints)
     info = {} if store.newest_good(checksums=False) else run.read_info()
     if info.get("checkpoint") or any(attempt.get("from_step") for attempt in info.get(ATTEMPTS, [])):
         raise CheckpointError(
@@ -167,20 +167,10 @@ def refuse_unreadable(run: RunDir) -> None:
 
 
 class CheckpointStore:
-    """Reader and writer of the checkpoints in one folder. Only one process may write at a time.
+    """Reader and writer of the checkpoints in one folder, which a rule keeps. Only one process may write at a time."""
 
-    Args:
-        mode, keep_last, keep_every_n_epochs: the rule by which checkpoints are kept, see `Retention`.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        mode: Literal["min", "max"],
-        keep_last: int,
-        keep_every_n_epochs: int | None = None,
-    ) -> None:
-        self.folder, self.rule = folder, Retention(mode, keep_last, keep_every_n_epochs)
+    def __init__(self, folder: Path, rule: Retention = Retention("min", keep_last=1)) -> None:
+        self.folder, self.rule = folder, rule
         self._damaged: dict[Path, str] = {}
 
     def write(self, write: Write, info: CheckpointInfo) -> SavedCheckpoint:

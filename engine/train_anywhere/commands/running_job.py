@@ -188,7 +188,7 @@ def save(run: RunEntry, stop: bool, timeout: float) -> None:
         raise SubmitError("it is a program, which saves by itself; `jobs.py cancel` asks it to stop.")
     find_job(run, what)
     print(one_line(f"{run.folder.id}: waiting for its next checkpoint ..."), file=sys.stderr, flush=True)
-    saved, store = run.folder.monitor / live.SAVED, CheckpointStore(run.folder.checkpoints, "min", 1)
+    saved, store = run.folder.monitor / live.SAVED, CheckpointStore(run.folder.checkpoints)
     before = live.read_id(saved)
 
     def step() -> int | None:

@@ -19,6 +19,13 @@ def visible_gpus(environ: Mapping[str, str] = os.environ, devices: Path = Path("
     return files if listed is None else min(files, len(listed))
 
 
+def usable_cpus() -> list[int]:
+    """Return the CPUs that this process may run on, which are the job's."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return [*range(os.cpu_count() or 1)]
+
+
 def cuda_visible_devices(environ: Mapping[str, str]) -> list[str] | None:
     """Return the numbers or UUIDs in CUDA_VISIBLE_DEVICES; None if it is not set."""
     listed = environ.get("CUDA_VISIBLE_DEVICES")

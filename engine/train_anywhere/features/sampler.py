@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from train_anywhere.config.schema import Monitor
-from train_anywhere.distributed.layout import cuda_visible_devices
+from train_anywhere.distributed.layout import cuda_visible_devices, usable_cpus
 from train_anywhere.distributed.topology import fold_hosts
 from train_anywhere.features.feature import Feature, NodeService
 from train_anywhere.features.hangs.watch import print_line
@@ -93,13 +93,6 @@ class Machine:
                 memory = process.memory_info()  # shared memory and pages of files do not count
                 used += memory.rss - getattr(memory, "shared", 0)
         return used
-
-
-def usable_cpus() -> list[int]:
-    """Return the CPUs that this process may run on, which are the job's."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return [*range(os.cpu_count() or 1)]
 
 
 def job_cgroup(proc: Path, cgroups: Path) -> Path | None:
@@ -180,19 +173,14 @@ def _read_nvml(nvml: Any, index: int) -> Gpu:
     milliwatts = query(nvml.nvmlDeviceGetPowerUsage)
     return Gpu(
         index,
-        _decode(query(nvml.nvmlDeviceGetUUID)),
-        _decode(query(nvml.nvmlDeviceGetName)),
+        query(nvml.nvmlDeviceGetUUID) or "",
+        query(nvml.nvmlDeviceGetName) or "",
         memory_gib=memory and memory.total / GIB,
         use_percent=use and float(use.gpu),
         memory_used_gib=memory and memory.used / GIB,
         power_w=None if milliwatts is None else milliwatts / 1000,
         temperature_c=query(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
     )
-
-
-def _decode(answer: str | bytes | None) -> str:
-    """Return an answer of pynvml as a string. Older versions return bytes."""
-    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer or ""
 
 
 WRITERS_PER_S = 10

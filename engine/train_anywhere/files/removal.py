@@ -79,7 +79,7 @@ def check_owned(place: OwnedFolder, private: bool = False) -> None:
     With `private`, no other user may own or write to it, or to the folders between the root and it.
     """
     with open_below(place.root, place.names, private) as folder:
-        check_marker(folder, place)
+        _is_marked(folder, place)
 
 
 @contextmanager
@@ -124,18 +124,13 @@ def open_subfolder(parent: int, name: str, path: Path) -> int:
     return folder
 
 
-def check_marker(folder: int, place: OwnedFolder) -> None:
-    """Raise NotOwnedError unless the open folder is this user's, and empty or marked."""
+def _is_marked(folder: int, place: OwnedFolder) -> bool:
+    """Return whether the open folder has its marker. Both must be this user's.
+
+    Raises NotOwnedError if they are not, unless a kill left the folder empty or with a partly written marker.
+    """
     if os.fstat(folder).st_uid != os.getuid():
         raise NotOwnedError(f"{place.path} belongs to another user")
-    _is_marked(folder, place)
-
-
-def _is_marked(folder: int, place: OwnedFolder) -> bool:
-    """Return whether the folder has its marker, which must be a file of this user.
-
-    Raises NotOwnedError if it has not, unless a kill left the folder empty or with a partly written marker.
-    """
     found, names = None, {*os.listdir(folder)}  # first: another process adds files after the marker
     with suppress(OSError):
         number = os.open(MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -197,7 +192,7 @@ def hidden_name(name: str) -> str:
 def remove_in(place: OwnedFolder, name: str) -> None:
     """Remove the file `name`, if it exists, from a folder. Raises NotOwnedError or another OSError unless that exists and is ours."""
     with open_below(place.root, place.names) as folder:
-        check_marker(folder, place)
+        _is_marked(folder, place)
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=folder)
 
@@ -241,7 +236,7 @@ def print_once(text: str) -> None:
 def _remove(parent: int, place: OwnedFolder, name: str, hidden: str) -> None:
     folder = open_subfolder(parent, name, place.path)
     try:
-        check_marker(folder, place)
+        _is_marked(folder, place)
         _check_content(folder, place.path)
         if hidden != name:
             name = _hide(parent, name, hidden, folder)

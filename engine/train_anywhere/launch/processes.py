@@ -12,7 +12,7 @@ from pathlib import Path
 from train_anywhere.config.checks.strategy_table import LAUNCHERS
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import find_launcher
-from train_anywhere.distributed.layout import SHARE, Layout, local_layout
+from train_anywhere.distributed.layout import SHARE, Layout, local_layout, usable_cpus
 from train_anywhere.distributed.network.addresses import free_port, node_name
 from train_anywhere.errors import INTERRUPTED, NOT_FINITE, STOPPED, ConfigError
 from train_anywhere.features import Features
@@ -73,8 +73,10 @@ def run_members(
     """
     todo, live, received = [*members], dict[int, tuple[int, RunDir, Process]](), Signals()
     servers, count = dict[str, ForkServer](), slots if share else 1
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    each, environ = f"{count}/{cpus // count}", with_engine(rank_environment() | _thread_variables(count))
+    each, environ = (
+        f"{count}/{len(usable_cpus()) // count}",
+        with_engine(rank_environment() | _thread_variables(count)),
+    )
 
     def pass_on(name: str) -> None:
         for _, _, process in live.values():

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.files.atomic import dumps, make_folder, read_json, write_atomic
+from train_anywhere.files.atomic import dumps, read_json, write_with_folder
 from train_anywhere.files.removal import remove
 from train_anywhere.monitor import heartbeat
 from train_anywhere.runs.folder import RunDir
@@ -104,10 +104,9 @@ class NodeRanks:
     def write(self) -> None:
         """Write the last read status for the other nodes. Raises OSError."""
         self._number += 1
-        make_folder(self.run.monitor)
         ranks = [asdict(self.known[rank]) for rank in sorted(self.known)]
         content = {"host": self.host, "number": self._number, "ranks": ranks}
-        write_atomic(self.run.monitor / f"ranks-{self.host}.json", dumps(content))
+        write_with_folder(self.run.monitor / f"ranks-{self.host}.json", dumps(content))
 
     def close(self) -> None:
         """Remove heartbeats that killed ranks left in node memory, if no rank is alive there."""

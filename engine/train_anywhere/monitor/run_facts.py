@@ -106,11 +106,6 @@ class NodeUse:
     every: float = 10.0
     sums: AttemptSums | None = None
 
-    @property
-    def ranks(self) -> int | None:
-        """Number of ranks that ran there, if known."""
-        return len(self.ranks_here) or None
-
 
 @dataclass(frozen=True)
 class Facts:

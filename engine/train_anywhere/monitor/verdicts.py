@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+from train_anywhere.monitor.heartbeat import SECTIONS
 from train_anywhere.monitor.ranks import mappings
 from train_anywhere.monitor.run_facts import IDLE_PERCENT, WARM_UP_S, Facts
 from train_anywhere.runs.attempts import step_time
@@ -61,10 +62,10 @@ def loss_is_nan(facts: Facts) -> Iterator[str]:
 
 def unused_gpus(facts: Facts) -> Iterator[str]:
     """Report GPUs of the job without a rank."""
-    held, each = [(len(n.gpus), n.ranks) for n in facts.present if n.gpus and n.ranks], gpus_per_rank(facts)
-    left = sum(max(0, gpus - int(ranks or 0) * each) for gpus, ranks in held)
-    if left and int(facts.info.get("world_size") or 1) >= sum(int(ranks or 0) for _, ranks in held):
-        whole = sum(gpus for gpus, _ in held)
+    nodes, each = [n for n in facts.present if n.gpus and n.ranks_here], gpus_per_rank(facts)
+    left = sum(max(0, len(n.gpus) - len(n.ranks_here) * each) for n in nodes)
+    if left and int(facts.info.get("world_size") or 1) >= sum(len(n.ranks_here) for n in nodes):
+        whole = sum(len(n.gpus) for n in nodes)
         yield f"{left} of {whole} GPUs got no task: set trainer.devices to the GPUs of a node."
 
 
@@ -94,7 +95,9 @@ def more_workers(facts: Facts, share: float) -> str:
     With w loading processes they need w times a step for a batch, and a step without the wait takes 1 - `share` of it.
     """
     own, workers = facts.info.get("own_workers"), facts.config.get("data", {}).get("workers")
-    cpus = min((node.cpus // (node.ranks or 1) for node in facts.present if node.cpus), default=None)
+    cpus = min(
+        (node.cpus // max(1, len(node.ranks_here)) for node in facts.present if node.cpus), default=None
+    )
     most = cpus - 1 if cpus else 256
     typed = most if workers == "auto" else workers
     now = next((count for count in (own, typed) if isinstance(count, int)), 0)
@@ -211,7 +214,7 @@ def attempt_goodput(attempt: Mapping[str, Any], after: Mapping[str, Any] | None)
     spent = defaultdict(float, {name: number(value) or 0.0 for name, value in attempt["seconds"].items()})
     began = attempt.get("allocated") or attempt.get("started")
     after_s = _seconds_between(attempt.get("until"), attempt.get("script_ended"))
-    counted = sum(spent[name] for name in SECTIONS)
+    counted = sum(spent[name] for name in ("before", *SECTIONS))
     whole = max(counted, _seconds_between(began, attempt.get("until")) + after_s)
     stepping, data = spent["step"], spent["data"]
     slow = min(spent["slow"], max(0.0, stepping - data))
@@ -234,10 +237,6 @@ def attempt_goodput(attempt: Mapping[str, Any], after: Mapping[str, Any] | None)
         parts["end"] += min(left, after_s)
     parts["unknown"] = max(0.0, whole - sum(parts.values()))
     return Goodput(parts, whole, whole * int(attempt.get("devices") or 1) / 3600)
-
-
-SECTIONS = ("before", "start", "step", "validation", "test", "checkpoint", "end", "program")
-"""Sections of `monitor/heartbeat.py`, and `before`: the time of the job before its ranks."""
 
 
 def _seconds_between(first: Any, then: Any) -> float:

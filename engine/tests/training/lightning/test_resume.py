@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
-from train_anywhere.checkpoints.store import CheckpointStore
+from train_anywhere.checkpoints.store import CheckpointStore, Retention
 from train_anywhere.data.torch import random_states
 from train_anywhere.data.torch.random_states import seed_everything
 from train_anywhere.runs.folder import RunDir
@@ -58,7 +58,7 @@ QUICK = (
 
 def checkpoint_facts(run: RunDir) -> list[tuple[int, int, int, float | None]]:
     """Step, position and value of all checkpoints."""
-    found = CheckpointStore(run.checkpoints, "max", 1).all()
+    found = CheckpointStore(run.checkpoints, Retention("max", 1)).all()
     return [(s.step, s.epoch, s.batch, s.value) for s in found]
 
 

@@ -14,7 +14,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from src.data.digits import open_digits
 from src.tasks.lightning.classification import Classification
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
-from train_anywhere.checkpoints.store import CheckpointStore
+from train_anywhere.checkpoints.store import CheckpointStore, Retention
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files import ROOT
 from train_anywhere.job.rank_process import SIGNALS
@@ -31,7 +31,7 @@ def test_the_best_weights_are_tested(make_run: MakeRun, fit: Fit) -> None:
         *SHORT, "trainer.max_epochs=3", "optimizer.lr=1", "schedule=constant", "schedule.warmup_epochs=2"
     )
     outcome = fit(config, run)
-    store = CheckpointStore(run.checkpoints, "max", 2)
+    store = CheckpointStore(run.checkpoints, Retention("max", 2))
     best, newest = store.best(), store.newest_good()
     assert best and newest
     assert best.value is not None and newest.value is not None and best.value > newest.value
@@ -105,7 +105,7 @@ def test_precision(precision: str, make_run: MakeRun, fit: Fit) -> None:
 
 def test_the_checkpoint_of_the_other_framework_is_refused(make_run: MakeRun, fit: Fit) -> None:
     config, run = make_run(*SHORT)
-    store = CheckpointStore(run.checkpoints, "max", 1)
+    store = CheckpointStore(run.checkpoints, Retention("max", 1))
     store.write(lambda folder: None, CheckpointInfo(3, 0, 3, {}, None, "keras"))
     with pytest.raises(CheckpointError, match="framework=keras"):
         fit(config, run)
@@ -120,7 +120,7 @@ def test_checkpoints_within_an_epoch(make_run: MakeRun, fit: Fit) -> None:
         "checkpoint.keep_last=9",
     )
     fit(config, run)
-    steps = [s.step for s in CheckpointStore(run.checkpoints, "max", 9).all()]
+    steps = [s.step for s in CheckpointStore(run.checkpoints, Retention("max", 9)).all()]
     assert steps == [5, 10, 15, 20, 25, 26]
 
 
@@ -173,6 +173,6 @@ def test_no_rank_waits_for_the_others_after_a_checkpoint(strategy, make_run, fit
         "monitor.progress=none",
     )
     fit(config, run)
-    assert len(CheckpointStore(run.checkpoints, "max", 9).all()) == 2
+    assert len(CheckpointStore(run.checkpoints, Retention("max", 9)).all()) == 2
     assert waited
     assert not [name for name in waited if "checkpoint" in str(name)]

@@ -82,7 +82,7 @@ def find_hang(ranks: Iterable[RankStatus], bound: float) -> Hang | None:
 def describe(hang: Hang) -> str:
     """Return one line: which ranks hang, where, and for how long."""
     first, one = hang.behind[0], len(hang.behind) == 1
-    who, section = ranks_by_host(hang.behind), first.section
+    who, section = ranks_by_host({r.rank: r.host for r in hang.behind}), first.section
     process = f"; {PROCESS[first.process]}" if first.process in PROCESS else ""
     if section == "program":
         return f"{who} {'has' if one else 'have'} printed nothing for {hang.silent:.0f} s{process}."
@@ -96,12 +96,12 @@ def describe(hang: Hang) -> str:
     return f"{who} hang{'s' if one else ''} {where}, for {hang.silent:.0f} s{process}{waits}."
 
 
-def ranks_by_host(ranks: Iterable[RankStatus]) -> str:
-    """Return for example `rank 3 on node2` or `ranks 0-3 on node1, ranks 4-7 on node2`."""
-    hosts: dict[str, list[int]] = {}
-    for r in ranks:
-        hosts.setdefault(r.host, []).append(r.rank)
-    return listed(f"{rank_names(numbers)} on {host}" for host, numbers in hosts.items())
+def ranks_by_host(hosts: Mapping[int, str]) -> str:
+    """Return for example `rank 3 on node2` or `ranks 0-3 on node1, ranks 4-7 on node2`; a host of "" is not known."""
+    numbers: dict[str, list[int]] = {}
+    for rank, host in hosts.items():
+        numbers.setdefault(host, []).append(rank)
+    return listed(rank_names(n) + (f" on {host}" if host else "") for host, n in numbers.items())
 
 
 def rank_names(numbers: Iterable[int]) -> str:
@@ -113,9 +113,6 @@ def rank_names(numbers: Iterable[int]) -> str:
 PATIENCE_S, NO_RANK_S = 40.0, 600.0
 """Seconds after the first rank started: with the time until all nodes have written their state, less than a minute; and seconds to wait for
 the first rank: nodes may still be loading a container."""
-
-LateRanks = dict[int, RankStatus | None]
-"""Late ranks by number; None for a rank that has not started."""
 
 
 class StartupWatch:
@@ -157,8 +154,8 @@ class StartupWatch:
         self._reported = {*late}
         return [self._describe(ranks, late, now - self._first)]
 
-    def late(self, ranks: Sequence[RankStatus]) -> LateRanks:
-        """Return ranks that others wait for, with None for one that has not started."""
+    def late(self, ranks: Sequence[RankStatus]) -> Mapping[int, RankStatus | None]:
+        """Return ranks that others wait for, by number, with None for one that has not started."""
         starting = [r for r in ranks if r.section == "start"]
         meeting = any(r.place == "meeting" for r in starting)
         expected = {*range(ranks[0].world_size if ranks else 0)}
@@ -167,15 +164,13 @@ class StartupWatch:
             return dict.fromkeys(missing) if meeting or len(starting) == len(ranks) else {}
         return {r.rank: r for r in starting if meeting and r.place == "importing"}
 
-    def _describe(self, ranks: Sequence[RankStatus], late: LateRanks, seconds: float) -> str:
+    def _describe(
+        self, ranks: Sequence[RankStatus], late: Mapping[int, RankStatus | None], seconds: float
+    ) -> str:
         waiting = [r.rank for r in ranks if r.rank not in late]
         wait = f"; {rank_names(waiting)} {'wait' if len(waiting) > 1 else 'waits'}" if waiting else ""
-        here = [r for r in late.values() if r]
-        if here:
+        if here := {n: r.host for n, r in late.items() if r}:
             verb = "is" if len(here) == 1 else "are"
             return f"{ranks_by_host(here)} {verb} still importing modules after {seconds:.0f} s{wait}."
-        hosts: dict[str, list[int]] = {}
-        for n in late:
-            hosts.setdefault(self.expected.get(n, ""), []).append(n)
-        who = listed(rank_names(n) + (f" on {host}" if host else "") for host, n in hosts.items())
+        who = ranks_by_host({n: self.expected.get(n, "") for n in late})
         return f"{who} {'has' if len(late) == 1 else 'have'} not started, {seconds:.0f} s after the first rank{wait}."

@@ -21,7 +21,7 @@ from train_anywhere.distributed.discover import hosts_by_rank
 from train_anywhere.errors import listed
 from train_anywhere.features.feature import Feature, NodeService
 from train_anywhere.features.hangs import stacks
-from train_anywhere.features.hangs.hangs import Hang, StartupWatch, describe, find_hang, ranks_by_host
+from train_anywhere.features.hangs.hangs import Hang, StartupWatch, describe, find_hang
 from train_anywhere.files.atomic import dumps, read_json, write_with_folder
 from train_anywhere.monitor import live
 from train_anywhere.monitor.heartbeat import Heartbeat
@@ -73,13 +73,14 @@ class Stragglers:
 
     def _check(self, before: RankStatus, after: RankStatus, middle: float, usual: float) -> str | None:
         number, batches = after.rank, after.trained - before.trained
+        who = f"rank {number} on {after.host}"
         own = (after.own - before.own) / batches
         factor = own / usual if own > middle and usual > 0 else 1.0
         slow = factor >= RATIO and own - usual >= SHARE * (after.clock - before.clock) / batches
         rows = self._rows[number] = [*self._rows.get(number, []), factor][-WINDOWS:] if slow else []
         if not slow and number in self._reported and factor < (1 + RATIO) / 2:
             del self._reported[number], self.factors[number]
-            return f"{ranks_by_host([after])} is as fast as the others again."
+            return f"{who} is as fast as the others again."
         if len(rows) < WINDOWS:
             return None
         self.factors[number] = found = median(rows)
@@ -89,7 +90,7 @@ class Stragglers:
         data = (after.data - before.data) / batches
         of_data = f", of which {1000 * data:.1f} ms wait for data" if data > own / 2 else ""
         return (
-            f"{ranks_by_host([after])} is slow: its own work takes {found:.1f} times as long as that of the others "
+            f"{who} is slow: its own work takes {found:.1f} times as long as that of the others "
             f"({1000 * own:.1f} ms a batch{of_data}; median of the others {1000 * usual:.1f} ms), and all ranks wait for it."
         )
 
