@@ -14,7 +14,8 @@ from src.data.mnist import open_mnist
 from tools.testing.processes import start_python, wait_until
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.errors import DataError
-from train_anywhere.features.stage.copy import make_stager, stage
+from train_anywhere.features import Features
+from train_anywhere.features.stage.copy import stage
 from train_anywhere.files.node_disk import shared_folder
 
 
@@ -168,7 +169,7 @@ def test_texts_are_read_from_a_copy_of_their_tokens(make_config, tmp_path, disk)
         "data=text", "task=language_model", "model=gpt", f"data.cache={tmp_path}/cache", "data.stage=true",
     ]  # fmt: skip
     config = make_config(*words, f"cluster.local_disk={disk}")
-    splits = open_splits(config.data, "lightning", 0, make_stager(config.cluster.local_disk))
+    splits = open_splits(config.data, "lightning", 0, Features.of(config).stager)
     plain = open_splits(config.data, "lightning", 0)
     rows = np.arange(5)
     ours, theirs = splits.train.read(rows, 0, True), plain.train.read(rows, 0, True)

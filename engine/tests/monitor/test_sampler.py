@@ -66,6 +66,7 @@ def test_a_table_goes_on_in_the_next_attempt(make_run):
     sums = {"cpu_use_percent": [1.0, 1.0, 2.5, 1, 2.5, 0, 0, 0]}
     (run.monitor / "a.json").write_text(json.dumps({"sums": sums}))
     sampler = Sampler(run, config.monitor, 1, "a")
+    sampler.machine.sample()
     time.sleep(0.6)
     sampler.poll(100.0)
     first, second = rows(run.monitor / "a.csv")

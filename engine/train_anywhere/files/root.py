@@ -23,10 +23,14 @@ def resolve_as_typed(path: str | os.PathLike[str]) -> Path:
 
 def restore_links(path: Path, typed: str | os.PathLike[str] = "") -> Path:
     """Return an absolute path with the link that the user typed or sees put back, if any."""
-    for link in _links(typed):
-        target = os.path.realpath(link)
-        if target not in (str(link), str(path)) and path.is_relative_to(target):
-            return link / path.relative_to(target)
+    here = shell_folder()
+    # the folders above it, the current folder and this program, topmost first
+    for named in (here / typed, here / "*", here / sys.argv[0]):
+        for link in reversed(named.parents):
+            target = os.path.realpath(link)
+            moved = target not in (str(link), str(path)) and path.is_relative_to(target)
+            if moved and {"..", "latest"}.isdisjoint(link.parts):
+                return link / path.relative_to(target)
     return path
 
 
@@ -45,13 +49,6 @@ def refuse_deleted_folder() -> None:
         os.getcwd()
     except FileNotFoundError as error:
         raise ProjectError("the current folder was deleted: cd to one that exists.") from error
-
-
-def _links(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the folders above a path, the current folder and this program, topmost first."""
-    here = shell_folder()
-    for named in (here / path, here / "*", here / sys.argv[0]):
-        yield from (folder for folder in reversed(named.parents) if {"..", "latest"}.isdisjoint(folder.parts))
 
 
 ENGINE = resolve_as_typed(Path(__file__).parents[1]).parent

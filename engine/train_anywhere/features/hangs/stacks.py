@@ -12,10 +12,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import write_atomic
@@ -29,31 +29,30 @@ ANSWER_S, PY_SPY_S = 2.0, 10.0
 """Seconds for a rank to write its stacks, and for py-spy to read them."""
 
 SUFFIX = ".stacks"
-_open_files: list[IO[bytes]] = []
 
 
-def register(heartbeat: Heartbeat) -> None:
-    """Make this rank write its stacks on SIGUSR2, unless the signal has a handler."""
-    if heartbeat.path is None or signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:
+@contextmanager
+def written_on_signal(heartbeat: Heartbeat) -> Iterator[None]:
+    """Write the stacks of this rank on SIGUSR2 in the block, unless the signal has a handler. It is ignored from then on."""
+    path, folder = heartbeat.path, heartbeat.folder
+    if path is None or folder is None or signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:
+        yield
         return
-    with suppress(OSError):
-        file = open(heartbeat.path.with_name(heartbeat.path.name + SUFFIX), "wb")  # noqa: SIM115
-        _open_files[:] = [file]  # faulthandler needs it open
-        # what `unregister` restores: its default would end the rank
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-        faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
-        heartbeat.stacks = 1
-        heartbeat.at("importing")
-
-
-def unregister(heartbeat: Heartbeat) -> None:
-    """Undo `register`. The process ignores SIGUSR2 from then on."""
-    if _open_files:
-        faulthandler.unregister(signal.SIGUSR2)
-        _open_files.pop().close()
-    if heartbeat.path and heartbeat.folder:
+    name = path.name + SUFFIX
+    try:
+        with ExitStack() as stack:
+            with suppress(OSError):
+                file = stack.enter_context(open(path.with_name(name), "wb"))
+                # what faulthandler restores after the block: the default would end the rank
+                signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+                faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
+                stack.callback(faulthandler.unregister, signal.SIGUSR2)
+                heartbeat.stacks = 1
+                heartbeat.at("importing")
+            yield
+    finally:
         with suppress(OSError):
-            remove_in(heartbeat.folder, heartbeat.path.name + SUFFIX)
+            remove_in(folder, name)
 
 
 def collect(ranks: Iterable[RankStatus], folder: Path) -> dict[int, str]:

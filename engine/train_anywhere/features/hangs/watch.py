@@ -12,7 +12,7 @@ detection of slow ranks compares a rank's own work: waiting for data, and comput
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from statistics import median
 from typing import Any, Literal
 
@@ -133,14 +133,9 @@ class HangWatch(Feature):
         """Return the service that watches the node's ranks."""
         return [lambda: Watch(run, self.config, host)]
 
-    @contextmanager
-    def in_rank(self, heartbeat: Heartbeat) -> Iterator[None]:
-        """Make this process write its stack traces on SIGUSR2."""
-        stacks.register(heartbeat)
-        try:
-            yield
-        finally:
-            stacks.unregister(heartbeat)
+    def in_rank(self, heartbeat: Heartbeat) -> AbstractContextManager[None]:
+        """Return the context in which this process writes its stack traces on SIGUSR2."""
+        return stacks.written_on_signal(heartbeat)
 
     def verdicts(self, facts: Any) -> Iterator[str]:
         """Yield sentences about ranks that did not start, that hang or hung, or are slow."""

@@ -50,17 +50,12 @@ class Stage(Feature):
 
     def stager(self) -> Staged:
         """Return a function that maps a path of the data set to its copy. Raises DataError."""
-        return make_stager(self.config.cluster.local_disk)
-
-
-def make_stager(local_disk: str) -> Staged:
-    """Return the function that stages a path of the data set. Raises DataError."""
-    folder = os.environ.get("TRAIN_LOCAL_DISK") or local_disk
-    try:
-        disk = Path(os.path.abspath(resolve_node_path(expand(folder))))
-    except ValueError as error:
-        raise DataError(f"cluster.local_disk={folder} {error}.") from error
-    return partial(stage, disk=disk, start=_start_id())
+        folder = os.environ.get("TRAIN_LOCAL_DISK") or self.config.cluster.local_disk
+        try:
+            disk = Path(os.path.abspath(resolve_node_path(expand(folder))))
+        except ValueError as error:
+            raise DataError(f"cluster.local_disk={folder} {error}.") from error
+        return partial(stage, disk=disk, start=_start_id())
 
 
 def stage(source: Path, disk: Path, start: str) -> Path:
