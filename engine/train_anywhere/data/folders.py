@@ -1,12 +1,12 @@
 """Data folders that one process fills while others wait: downloads with checksums, and files made from others."""
 
-import fcntl
 import hashlib
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlopen
@@ -15,6 +15,7 @@ import psutil
 
 from train_anywhere.errors import DataError, listed
 from train_anywhere.files.atomic import move, replace
+from train_anywhere.files.node_disk import hold_lock
 from train_anywhere.files.removal import OwnedFolder, new_folder, remove, remove_file, temporary_name
 from train_anywhere.files.terminal.output import show_progress
 
@@ -34,9 +35,11 @@ def fetch(
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with wait_for_lock(folder / ".download.lock") as had_to_wait:
+        # without locks several processes may download: wasted work, but files are renamed only when complete
+        lock = partial(hold_lock, folder / ".download.lock", shared_disk=True)
+        with lock(wait=False) as is_first, nullcontext() if is_first else lock():
             names = missing()
-            if names and had_to_wait:
+            if names and not is_first:
                 # after a failed attempt of another rank, this one would only wait for the same time-outs again
                 raise DataError("another process of this run could not download the data, see its message.")
             for name in names:
@@ -87,7 +90,7 @@ def prepare_folder(folder: Path, write: Callable[[Path], None], use: str = "") -
     host = socket.gethostname()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with wait_for_lock(folder.parent / ".lock"):
+        with hold_lock(folder.parent / ".lock", shared_disk=True):
             if not folder.is_dir():
                 alive = {*map(str, psutil.pids())}
                 for path in folder.parent.glob(f".*.{host}.*"):
@@ -109,21 +112,3 @@ def prepare_folder(folder: Path, write: Callable[[Path], None], use: str = "") -
 
 def _owned(path: Path) -> OwnedFolder:
     return OwnedFolder(path.parent, (path.name,), f"prepared {path.name}")
-
-
-@contextmanager
-def wait_for_lock(lock: Path) -> Iterator[bool]:
-    """Hold an exclusive `lock`, released when the process dies; yield whether this process had to wait for another.
-
-    On a file system without locks several processes may download: wasted work, but files are renamed only when complete.
-    """
-    with lock.open("w") as handle:
-        had_to_wait = False
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            had_to_wait = True
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError:
-            pass
-        yield had_to_wait

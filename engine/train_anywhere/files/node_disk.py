@@ -144,8 +144,11 @@ def boot_id() -> str:
 
 
 @contextmanager
-def hold_lock(lock: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock file of this node. Yield False if it is held and `wait` is false."""
+def hold_lock(lock: Path, wait: bool = True, shared_disk: bool = False) -> Iterator[bool]:
+    """Hold a lock file until the block ends or this process dies. Yield False if another holds it and `wait` is false.
+
+    Raises OSError, but on a shared disk without locks all processes enter the block at once.
+    """
     while True:
         with lock.open("w") as handle:
             try:
@@ -153,6 +156,9 @@ def hold_lock(lock: Path, wait: bool = True) -> Iterator[bool]:
             except BlockingIOError:
                 yield False
                 return
+            except OSError:
+                if not shared_disk:
+                    raise
             if os.fstat(handle.fileno()).st_nlink:  # else the lock file was removed while this process waited
                 yield True
                 return

@@ -49,11 +49,6 @@ class Hang:
     silent: float
     step: int
 
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """Numbers of the ranks behind."""
-        return tuple(r.rank for r in self.behind)
-
 
 def limit(rank: RankStatus, bound: float) -> float:
     """Return the seconds of silence that are too long for a rank, at most `bound`."""

@@ -236,7 +236,7 @@ class Watch:
         elif found and before is None:
             self._since = now
             self._numbers += 1
-            what = {"number": self._numbers, "ranks": list(found.numbers), "step": found.step}
+            what = {"number": self._numbers, "ranks": [r.rank for r in found.behind], "step": found.step}
             self.hang = {**what, "seconds": round(found.silent), "end": False, "line": describe(found)}
             self._report(ranks)  # the other nodes write their stack traces when they read it
             stacks.write(self.run.monitor, own, self.node.place.path)
