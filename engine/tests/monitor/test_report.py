@@ -145,7 +145,9 @@ def test_a_logarithmic_axis_has_powers_of_ten() -> None:
 def test_a_failed_run_shows_its_reason(tmp_path: Path) -> None:
     attempt = {"ended_by": "failed", "reason": "ValueError: <no rows>", "from_step": 0, "step": 4}
     facts = Facts({"state": "failed", "attempts": [attempt]}, {})
-    assert "<li>Failed: ValueError: &lt;no rows&gt;</li>" in page(RunDir(tmp_path), facts, features.describe)
+    assert "<li>Failed: ValueError: &lt;no rows&gt;</li>" in page(
+        RunDir(tmp_path), facts, *features.describe(facts)
+    )
     assert describe(attempt) == "steps 0 to 4: failed (ValueError: <no rows>)"
     assert describe({"from_step": 0, "step": 7, "ended_by": "SIGUSR1"}) == "steps 0 to 7: stopped by SIGUSR1"
 
@@ -156,7 +158,7 @@ def test_who_ended_a_run_early_and_notes_of_the_training_are_shown(tmp_path: Pat
         "ended_by": "EarlyStopping ended it",
         "notes": ["module.env changes <often>"],
     }
-    html = page(RunDir(tmp_path), Facts(info, {}), features.describe)
+    html = page(RunDir(tmp_path), Facts(info, {}), *features.describe(Facts(info, {})))
     assert "<li>EarlyStopping ended it</li>" in html and "<li>module.env changes &lt;often&gt;</li>" in html
 
 
@@ -183,7 +185,8 @@ def test_a_note_and_the_hyperparameters_with_their_defaults(tmp_path: Path) -> N
     )
     run.info_file.write_text('{"format": 2, "state": "completed", "monitor": "val/acc", "mode": "max"}')
     run.metrics_csv.write_text("step,epoch,val/acc\n10,1,0.75\n20,2,0.5\n")
-    text = page(run, read_facts(run), features.describe)
+    facts = read_facts(run)
+    text = page(run, facts, *features.describe(facts))
     assert "<p><b>the &lt;new&gt; loss</b></p>" in text
     rows = dict(
         re.findall(r"<tr><td><code>([\w.]+)</code></td><td>(.*?)</td></tr>", text.replace("<wbr>", ""))

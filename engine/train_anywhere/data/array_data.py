@@ -78,20 +78,20 @@ def stack(samples: list[Any], pad: str = "give the data set a collate_fn that pa
         )
     if isinstance(first, str | bytes | int | float | np.generic):
         # numpy would remove zeros at the end of bytes, and give all strings the length of the longest
-        single = np.array(samples, object if isinstance(first, str | bytes) else None)
+        stacked = np.array(samples, object if isinstance(first, str | bytes) else None)
         strings = [isinstance(sample, str | bytes) for sample in samples]
-        if single.ndim > 1 or len({*strings}) > 1 or (single.dtype == object and not strings[0]):
+        if stacked.ndim > 1 or len({*strings}) > 1 or (stacked.dtype == object and not strings[0]):
             raise DataError(
                 "the samples of a batch have values of different types, or numbers of more than 64 bits."
             )
-        return single.astype(np.float32) if single.dtype == np.float64 else single
-    arrays = [np.asarray(sample) for sample in samples]
-    if len({a.shape for a in arrays}) > 1:
-        shapes = " and ".join(str(list(s)) for s in sorted({a.shape for a in arrays})[:2])
-        raise DataError(f"the samples of a batch have arrays of different shapes ({shapes}); {pad}.")
-    stacked = np.stack(arrays)
-    if stacked.dtype == object and any(value is None for value in stacked.flat):
-        raise DataError("a sample has null (None) among its values; replace it, or leave it out.")
+    else:
+        arrays = [np.asarray(sample) for sample in samples]
+        if len(different := sorted({a.shape for a in arrays})) > 1:
+            shapes = " and ".join(str(list(shape)) for shape in different[:2])
+            raise DataError(f"the samples of a batch have arrays of different shapes ({shapes}); {pad}.")
+        stacked = np.stack(arrays)
+        if stacked.dtype == object and any(value is None for value in stacked.flat):
+            raise DataError("a sample has null (None) among its values; replace it, or leave it out.")
     return stacked.astype(np.float32) if stacked.dtype == np.float64 else stacked
 
 

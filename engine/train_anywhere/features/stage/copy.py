@@ -94,24 +94,18 @@ def scan(source: Path, path: str) -> dict[str, Any]:
 def copy(source: Path, into: Path) -> None:
     """Copy or unpack the source into an empty folder. Raises OSError, tarfile.TarError."""
     with show_progress(f"{socket.gethostname()}: copying {source} to its own disk") as advance:
-        if source.is_dir():
-            names = [name for name, _ in _list_files(source)]
-            for folder in sorted({os.path.dirname(name) for name in names} | {""}):
-                (into / FOLDER / folder).mkdir(parents=True, exist_ok=True)
-            with ThreadPoolExecutor(THREADS) as pool:
-                for copied in pool.map(
-                    lambda name: shutil.copyfile(source / name, into / FOLDER / name), names
-                ):
-                    advance(copied.stat().st_size)
-        elif is_archive(source):
+        if is_archive(source):
             with tarfile.open(source) as tar:  # the filter `data` (PEP 706): nothing outside, no devices
                 for member in tar:
                     tar.extract(member, into / FOLDER, filter="data")
                     advance(member.size)
-        else:
-            (into / FOLDER).mkdir()
-            shutil.copyfile(source, into / FOLDER / source.name)
-            advance(source.stat().st_size)
+            return
+        top, names = source if source.is_dir() else source.parent, [name for name, _ in _list_files(source)]
+        for folder in sorted({os.path.dirname(name) for name in names} | {""}):
+            (into / FOLDER / folder).mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(THREADS) as pool:
+            for copied in pool.map(lambda name: shutil.copyfile(top / name, into / FOLDER / name), names):
+                advance(copied.stat().st_size)
 
 
 def _use_source(source: Path, error: Exception) -> Path:

@@ -3,7 +3,7 @@
 import html
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
@@ -50,12 +50,13 @@ def write_report(run: RunDir, describe: Describe, ended: str | None = None) -> l
         attempts, step = facts.attempts, max(read_logged_step(run), read_recorded_step(run))
         attempts[-1:] = [{"ended_by": "killed", "step": step, **newest} for newest in attempts[-1:]]
         facts = replace(facts, info={**facts.info, "state": ended, ATTEMPTS: attempts})
-    write_atomic(path, page(run, facts, describe))
-    return [f"{'Report:':<15}{display_path(path)}", *(f"{'Note:':<15}{line}" for line in describe(facts)[0])]
+    verdicts, rows = describe(facts)
+    write_atomic(path, page(run, facts, verdicts, rows))
+    return [f"{'Report:':<15}{display_path(path)}", *(f"{'Note:':<15}{line}" for line in verdicts)]
 
 
-def page(run: RunDir, facts: Facts, describe: Describe) -> str:
-    """Return the page as HTML."""
+def page(run: RunDir, facts: Facts, verdicts: Sequence[str], rows: Mapping[str, str]) -> str:
+    """Return the page as HTML, with the verdicts on the run and its further rows."""
     saved, alive = find_checkpoint(run), facts.info.get("state") == "running"
     keeps_all = alive or facts.info.get("state") == "completed"
     next_start = {"from_step": saved.step if saved else 0}
@@ -64,8 +65,7 @@ def page(run: RunDir, facts: Facts, describe: Describe) -> str:
     if whole and whole.whole < 60:
         whole = None
     template = environment().get_template("page.html.j2")
-    reason = recorded_reason(facts.info)
-    ended_by, (verdicts, rows) = facts.info.get("ended_by"), describe(facts)
+    reason, ended_by = recorded_reason(facts.info), facts.info.get("ended_by")
     frozen: dict[str, Any] = {}
     with suppress(CheckpointError):
         frozen = flatten(read_frozen(run))
