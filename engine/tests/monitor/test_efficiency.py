@@ -71,7 +71,7 @@ def test_all_ranks_count_by_their_time() -> None:
     assert efficiency.value is None
     efficiency.add_step(2.0, 0.5)
     efficiency.add_step(2.0, 9.0)  # clocks: no more than the whole
-    assert efficiency.numbers() == [4.0, 2.5]
+    assert efficiency.sums == [4.0, 2.5]
     efficiency.set_sums([10.0, 2.5])
     assert efficiency.value == 0.75
     efficiency.set_sums([0.0, 0.0])

@@ -31,19 +31,16 @@ EVERY_S, WARM_UP = 1.0, 5
 
 
 class Efficiency:
-    """Sums of the measured steps, of this rank and of all.
+    """The measured steps.
 
-    `share` is that of a step, without its data wait, that the ranks spent waiting for each other; None if not measured.
+    Attributes:
+        sums: seconds of this rank's measured steps, and those that it waited for other ranks; the reduction of the metrics adds them up.
+        value: the efficiency of all ranks, from 0 to 1; None if not measured.
     """
 
     def __init__(self) -> None:
-        self.whole = self.waited = self._last = 0.0
-        self.share: float | None = None
-
-    @property
-    def value(self) -> float | None:
-        """The efficiency, from 0 to 1."""
-        return None if self.share is None else round(1 - self.share, 4)
+        self.sums, self._last = [0.0, 0.0], 0.0
+        self.value: float | None = None
 
     def due(self, trained: int) -> bool:
         """Return whether to measure the step that starts now, after `trained` batches."""
@@ -51,18 +48,13 @@ class Efficiency:
 
     def add_step(self, whole: float, waited: float) -> None:
         """Add a measured step of `whole` seconds, `waited` of which were a wait for other ranks."""
-        self.whole += whole
-        self.waited += min(waited, whole)
+        self.sums = [self.sums[0] + whole, self.sums[1] + min(waited, whole)]
         self._last = time.monotonic()
 
-    def numbers(self) -> list[float]:
-        """Return the sums of this rank, which the reduction of the metrics adds up over all ranks."""
-        return [self.whole, self.waited]
-
     def set_sums(self, sums: Sequence[float]) -> None:
-        """Set the share from the sums over all ranks."""
+        """Set the value from the sums over all ranks."""
         whole, waited = sums
-        self.share = waited / whole if whole else None
+        self.value = round(1 - waited / whole, 4) if whole else None
 
 
 VERSION = 2
@@ -158,8 +150,8 @@ class Heartbeat:
         """
         seconds = dict(zip(SECTIONS, self._spent, strict=True))
         seconds[SECTIONS[self.section]] += time.monotonic() - self.began
-        if self.efficiency.share is not None:
-            seconds["others"] = self.efficiency.share * max(0.0, seconds["step"] - self.data)
+        if (efficiency := self.efficiency.value) is not None:
+            seconds["others"] = (1 - efficiency) * max(0.0, seconds["step"] - self.data)
         return {**seconds, "data": self.data}
 
     @contextmanager

@@ -270,7 +270,7 @@ class StepWork(keras.callbacks.CallbackList):
     def reduce(self, split: str) -> dict[str, float]:
         """Return the metrics over all ranks, and follow the requests of all. All ranks call this."""
         efficiency = self.heartbeat.efficiency
-        own = np.array([*self._requests(), *efficiency.numbers()])
+        own = np.array([*self._requests(), *efficiency.sums])
         *sums, numbers = self.module.strategy.sum_arrays([*self.module.take(), own])
         *requests, whole, waited = numbers.tolist()
         efficiency.set_sums([whole, waited])

@@ -83,7 +83,7 @@ class Agreement:
             self.progress.take_profile(),
         ]
         if trainer.world_size > 1:
-            own = torch.tensor([*requests, *efficiency.numbers()], dtype=torch.float64)
+            own = torch.tensor([*requests, *efficiency.sums], dtype=torch.float64)
             reduced: Any = trainer.strategy.reduce(own.to(trainer.strategy.root_device), reduce_op="sum")
             requests = reduced.tolist()
             efficiency.set_sums(requests[4:])
