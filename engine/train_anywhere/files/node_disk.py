@@ -45,15 +45,11 @@ _users_locks: list[int] = []
 """Descriptors of the `USERS` files that this process locks until it exits."""
 
 
-class NoSpaceError(OSError):
-    """A disk has too little space. The message is a clause."""
-
-
 def provide(local_disk: Path, name: str, fill: Callable[[Path], None], size: int, files: int) -> Path:
     """Return the shared folder `name`, which stays as long as this process and its children live.
 
-    `fill` writes `size` bytes in `files` files into an empty folder; if it raises, nothing is left. Raises NoSpaceError: the disk has too
-    little space; nothing was written. Raises NotOwnedError: a folder of another user is in the way. Raises OSError: the disk failed.
+    `fill` writes `size` bytes in `files` files into an empty folder; if it raises, nothing is left. Raises NotOwnedError: a folder of
+    another user is in the way. Raises OSError: the disk failed, or has too little space, and nothing was written.
     """
     top = shared_folder(local_disk)
     make_owned(top, private=True)
@@ -184,7 +180,7 @@ def _is_unused(place: OwnedFolder) -> bool:
 
 
 def _make_space(local_disk: Path, size: int, files: int) -> None:
-    """Remove unfinished and unneeded folders, but none that a process is filling. Raises NoSpaceError."""
+    """Remove unfinished and unneeded folders, but none that a process is filling. Raises OSError."""
     top = shared_folder(local_disk)
     places = {_place(local_disk, p.name.removeprefix(".")) for p in top.path.iterdir() if p.is_dir()}
     for place in sorted(places, key=_is_recent):  # old ones first
@@ -195,7 +191,7 @@ def _make_space(local_disk: Path, size: int, files: int) -> None:
                 if unneeded and remove(place, hidden=f".{name}"):
                     remove_in(top, f".{name}.lock")
     if lack := find_lack(local_disk, size, files):
-        raise NoSpaceError(lack)
+        raise OSError(lack)
 
 
 def _is_recent(place: OwnedFolder) -> bool:

@@ -5,21 +5,19 @@ the use of time come from `monitor/verdicts.py`, and all facts from the files of
 """
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from train_anywhere.config.schema import Config
 from train_anywhere.files.terminal.printable import printable
+from train_anywhere.monitor.run_facts import Facts
 from train_anywhere.runs.folder import RunDir
 
-if TYPE_CHECKING:
-    from train_anywhere.config.schema import Config
-    from train_anywhere.monitor.report.page import Describe
+Describe = Callable[[Facts], tuple[list[str], dict[str, str]]]
+"""`train_anywhere.features.describe`, which this package does not import: it returns the verdicts on a run and its further rows."""
 
 
-def write_run_report(config: "Config", run: RunDir, describe: "Describe") -> list[str]:
-    """Write the report and return its lines to print; an error is printed and does not fail the run.
-
-    `describe` is that of `train_anywhere.features`, which this package does not import.
-    """
+def write_run_report(config: Config, run: RunDir, describe: Describe) -> list[str]:
+    """Write the report and return its lines to print; an error is printed and does not fail the run."""
     if not config.monitor.report or config.trainer.fast_dev_run:
         return []
     try:

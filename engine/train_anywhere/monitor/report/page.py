@@ -3,7 +3,7 @@
 import html
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
@@ -19,7 +19,7 @@ from train_anywhere.errors import CheckpointError, ProjectError
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.printable import mask_urls
 from train_anywhere.monitor.live import operation_rows, read_profiles
-from train_anywhere.monitor.report import figures
+from train_anywhere.monitor.report import Describe, figures
 from train_anywhere.monitor.run_facts import Facts, read_facts
 from train_anywhere.monitor.verdicts import TITLES, Goodput, goodput
 from train_anywhere.runs.attempts import read_logged_step, read_recorded_step, recorded_reason, step_time
@@ -27,9 +27,6 @@ from train_anywhere.runs.facts import find_checkpoint, resume_summary
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.reopen.frozen import COMMAND_KEYS, read_frozen, typed_overrides
 from train_anywhere.runs.summary import display_path, duration
-
-Describe = Callable[[Facts], tuple[list[str], dict[str, str]]]
-"""A function that returns the verdicts on a run and its further rows: `train_anywhere.features.describe`."""
 
 NAME = "report.html"
 """Name of the file in the run folder."""
