@@ -30,7 +30,7 @@ from train_anywhere.checkpoints.disk.manifest import (
     folder_name,
     list_sizes,
     load_manifest,
-    ownership_marker,
+    owned_folder,
     parse_folder,
     parse_step,
     write_manifest,
@@ -103,8 +103,8 @@ class Staging:
         """Write a checkpoint, and return its folder. A partial one is removed. Raises OSError."""
         make_owned(self._place, private=True)  # for this user only, since checkpoints are loaded
         name = folder_name(info.step)
-        final = self._checkpoint(info.step, name)
-        with new_folder(self._checkpoint(info.step, f".{name}.{os.getpid()}"), private=True) as temporary:
+        final = self._checkpoint(name)
+        with new_folder(self._checkpoint(f".{name}.{os.getpid()}"), private=True) as temporary:
             write(temporary)
             write_manifest(temporary, info, list_sizes(temporary), boot=boot_id())
             remove(final)
@@ -123,8 +123,7 @@ class Staging:
 
     def drop(self, path: Path) -> None:
         """Remove a checkpoint. `list_complete` no longer lists it, even if it can't be removed."""
-        step = parse_step(path.name)
-        if step is None or not remove(self._checkpoint(step, path.name)):
+        if not remove(self._checkpoint(path.name)):
             self._stays.add(path)
 
     def clear(self) -> None:
@@ -135,9 +134,8 @@ class Staging:
         """Return whether the folder exists and belongs to this run and this user."""
         return _is_owned(self._place, private=True)
 
-    def _checkpoint(self, step: int, name: str) -> OwnedFolder:
-        names, marker = (*self._place.names, name), ownership_marker(self.folder.name, step)
-        return OwnedFolder(self._place.root, names, marker)
+    def _checkpoint(self, name: str) -> OwnedFolder:
+        return owned_folder(self._place.root, (*self._place.names, name), self.folder.name)
 
 
 def _is_owned(place: OwnedFolder, private: bool = False) -> bool:
@@ -291,9 +289,7 @@ class CheckpointStore:
     # --- folders of this run ---------------------------------------------------------------------------------------------
 
     def _place(self, name: str) -> OwnedFolder:
-        run, step = self.folder.parent, parse_folder(Path(name))
-        assert step is not None, name
-        return OwnedFolder(run, (self.folder.name, name), ownership_marker(run.name, step))
+        return owned_folder(self.folder.parent, (self.folder.name, name), self.folder.parent.name)
 
     def remove(self, path: Path) -> None:
         """Remove a checkpoint of this run, complete or not."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from train_anywhere.distributed.network.addresses import node_name
 from train_anywhere.features import Features
 from train_anywhere.features.feature import NodeService
-from train_anywhere.files.atomic import make_folder, open_file
+from train_anywhere.files.atomic import write_with_folder
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import load_frozen
 
@@ -90,9 +90,8 @@ def attempt(do: Callable[[], None], run: RunDir) -> bool:
         pass
     except Exception:
         with suppress(OSError):
-            make_folder(run.monitor)
-            with open_file(run.monitor / f"trouble-{node_name()}.txt", "wb") as file:
-                file.write(traceback.format_exc().encode(errors="backslashreplace"))
+            text = traceback.format_exc().encode(errors="backslashreplace")
+            write_with_folder(run.monitor / f"trouble-{node_name()}.txt", text)
         return False
     return True
 

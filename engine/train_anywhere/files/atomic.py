@@ -70,7 +70,7 @@ def read_text(path: Path, largest: float = LARGEST) -> str:
         return content.read()
 
 
-def write_with_folder(path: Path, content: str, flush: bool = True) -> None:
+def write_with_folder(path: Path, content: str | bytes, flush: bool = True) -> None:
     """Call `write_atomic`, and make the folder of the file if it is missing. Raises OSError."""
     try:
         write_atomic(path, content, flush)

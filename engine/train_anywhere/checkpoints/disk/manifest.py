@@ -15,7 +15,7 @@ from typing import Any
 
 from train_anywhere.files.atomic import dumps, loads, open_file, read_text, write_atomic
 from train_anywhere.files.copy_files import CHUNK, sync_folder, write_all
-from train_anywhere.files.removal import MARKER
+from train_anywhere.files.removal import MARKER, OwnedFolder
 from train_anywhere.runs.folder import FORMAT
 
 OWN_LOOP = "own loop"
@@ -118,9 +118,11 @@ def parse_folder(path: Path) -> int | None:
     return parse_step(hidden[1] if hidden else path.name)
 
 
-def ownership_marker(run: str, step: int) -> str:
-    """Return the ownership marker of a checkpoint's folder, see `files/removal.py`."""
-    return f"checkpoint {folder_name(step)} of run {run}"
+def owned_folder(root: Path, names: tuple[str, ...], run: str) -> OwnedFolder:
+    """Return a checkpoint's folder, also a hidden one, as one of `run` that may be removed: see `files/removal.py`."""
+    step = parse_folder(Path(names[-1]))
+    assert step is not None, names
+    return OwnedFolder(root, names, f"checkpoint {folder_name(step)} of run {run}")
 
 
 def list_files(folder: Path) -> list[str]:
