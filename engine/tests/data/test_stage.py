@@ -15,7 +15,7 @@ from tools.testing.processes import start_python, wait_until
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.errors import DataError
 from train_anywhere.features import Features
-from train_anywhere.features.stage.copy import stage
+from train_anywhere.features.stage import stage
 from train_anywhere.files.node_disk import shared_folder
 
 

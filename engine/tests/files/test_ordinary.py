@@ -116,7 +116,7 @@ OUTSIDE = {
     "engine/train_anywhere/files/terminal/output.py": "/dev/null",
     "engine/train_anywhere/checkpoints/disk/manifest.py": "folders in the new folder of a checkpoint",
     "engine/train_anywhere/data/folders.py": "the data's folder, and the one above it",
-    "engine/train_anywhere/features/stage/copy.py": "the node's own disk",
+    "engine/train_anywhere/features/stage.py": "the node's own disk",
     "src/data/text.py": "a new folder in the data's cache",
     "engine/train_anywhere/distributed/programs.py": "/dev/null",
     "engine/train_anywhere/monitor/heartbeat.py": "the node's memory, in a folder of mode 700",

@@ -18,7 +18,7 @@ from engine.tests.properties.cases import SCALARS, TEXT, bounded, composed
 from tools.testing.frameworks import FIRST
 from train_anywhere.errors import ProjectError
 from train_anywhere.features import describe
-from train_anywhere.features.stage.copy import _read_record
+from train_anywhere.features.stage import _read_record
 from train_anywhere.files.atomic import dumps, finite, loads
 from train_anywhere.job import restart
 from train_anywhere.monitor.report import page as page_of_report

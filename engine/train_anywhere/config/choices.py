@@ -66,7 +66,7 @@ class Data(OpenSection):
     batch_size: BatchSize = key(32)  # global: over all ranks
     # loading processes per rank; 0 loads in the training process; auto adds one per epoch while steps wait
     workers: Workers | Literal["auto"] = key(0)
-    stage: bool = False  # copy it once to the disk of each node, see features/stage/copy.py
+    stage: bool = False  # copy it once to the disk of each node, see features/stage.py
 
     @property
     def own_split(self) -> bool:

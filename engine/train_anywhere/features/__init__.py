@@ -29,7 +29,7 @@ __all__ = ["Feature", "NodeService", "Observer", "Rank", "Step"]
 
 BUILT_IN = {
     "search": "search.Search",
-    "stage": "stage.copy.Stage",
+    "stage": "stage.Stage",
     "weights": "weights.WeightsCache",
     "hangs": "hangs.watch.HangWatch",
     "sampler": "sampler.SampleNodes",
