@@ -5,7 +5,7 @@ Files may be incomplete or from another version of this project: values that can
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,6 +128,10 @@ class Facts:
     def attempts(self) -> list[Mapping[str, Any]]:
         """Attempts of the run, oldest first."""
         return [*self.info.get(ATTEMPTS, [])]
+
+
+Describe = Callable[[Facts], tuple[list[str], dict[str, str]]]
+"""`train_anywhere.features.describe`, which this package does not import: it returns the verdicts on a run and its further rows."""
 
 
 def read_facts(

@@ -18,7 +18,7 @@ from train_anywhere.monitor.heartbeat import SECTIONS
 from train_anywhere.monitor.ranks import mappings
 from train_anywhere.monitor.run_facts import IDLE_PERCENT, WARM_UP_S, Facts
 from train_anywhere.runs.attempts import step_time
-from train_anywhere.runs.facts import moment
+from train_anywhere.runs.facts import moment, number
 
 ENOUGH, MOST_ALIKE = 6, 5
 """Fewest samples after the first minute for a meaningful mean, which is another minute at the default interval; and most sentences of one
@@ -211,7 +211,7 @@ def goodput(attempts: Sequence[Mapping[str, Any]]) -> Goodput | None:
 
 def attempt_goodput(attempt: Mapping[str, Any], after: Mapping[str, Any] | None) -> Goodput:
     """Return the goodput of one attempt. `after` is the next one, if any."""
-    spent = defaultdict[str, float](float, attempt["seconds"])
+    spent = defaultdict(float, {name: number(value) or 0.0 for name, value in attempt["seconds"].items()})
     began = attempt.get("allocated") or attempt.get("started")
     after_s = _seconds_between(attempt.get("until"), attempt.get("script_ended"))
     counted = sum(spent[name] for name in ("before", *SECTIONS))

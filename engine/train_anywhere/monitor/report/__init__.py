@@ -5,15 +5,11 @@ the use of time come from `monitor/verdicts.py`, and all facts from the files of
 """
 
 import sys
-from collections.abc import Callable
 
 from train_anywhere.config.schema import Config
 from train_anywhere.files.terminal.printable import printable
-from train_anywhere.monitor.run_facts import Facts
+from train_anywhere.monitor.run_facts import Describe
 from train_anywhere.runs.folder import RunDir
-
-Describe = Callable[[Facts], tuple[list[str], dict[str, str]]]
-"""`train_anywhere.features.describe`, which this package does not import: it returns the verdicts on a run and its further rows."""
 
 
 def write_run_report(config: Config, run: RunDir, describe: Describe) -> list[str]:

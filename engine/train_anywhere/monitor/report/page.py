@@ -19,8 +19,8 @@ from train_anywhere.errors import CheckpointError, ProjectError
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.printable import mask_urls
 from train_anywhere.monitor.live import operation_rows, read_profiles
-from train_anywhere.monitor.report import Describe, figures
-from train_anywhere.monitor.run_facts import Facts, read_facts
+from train_anywhere.monitor.report import figures
+from train_anywhere.monitor.run_facts import Describe, Facts, read_facts
 from train_anywhere.monitor.verdicts import TITLES, Goodput, goodput
 from train_anywhere.runs.attempts import read_logged_step, read_recorded_step, recorded_reason, step_time
 from train_anywhere.runs.facts import find_checkpoint, resume_summary
