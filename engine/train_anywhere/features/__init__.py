@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -183,16 +184,12 @@ class Features:
 
 @contextmanager
 def _printed(one: Feature, job: Any) -> Iterator[None]:
-    context = ExitStack()
-    with _caught(one, _print):
+    context, report = ExitStack(), partial(print, sep=": ", file=sys.stderr, flush=True)
+    with _caught(one, report):
         context.enter_context(one.supervise(job))
     yield
-    with _caught(one, _print):
+    with _caught(one, report):
         context.close()
-
-
-def _print(name: str, why: str) -> None:
-    print(f"{name}: {why}", file=sys.stderr, flush=True)
 
 
 @contextmanager
