@@ -107,8 +107,8 @@ def test_a_disk_that_fills_up_leaves_nothing(source, small_disk, monkeypatch) ->
 
 
 STAGE = (
-    "import sys; from pathlib import Path; from train_anywhere.features.stage import copy as stage\n"
-    "print(stage.stage(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]), flush=True)\n"
+    "import sys; from pathlib import Path; from train_anywhere.features.stage import stage\n"
+    "print(stage(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]), flush=True)\n"
     "sys.stdin.readline()"
 )
 

@@ -143,7 +143,7 @@ def look_at(run: RunDir) -> None:
     for report in gathered.reports:
         assert report.trouble or page(report)
     assert list_runs(gathered.reports, None) and json.loads(to_json(gathered))
-    with_errors(lambda: page_of_report.page(run, read_facts(run), describe))
+    with_errors(lambda: page_of_report.page(run, facts := read_facts(run), *describe(facts)))
     with_errors(lambda: find_best([submitted], "val/acc", "max"))
     with_errors(
         lambda: restart.decide(
