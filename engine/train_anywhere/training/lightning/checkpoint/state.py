@@ -152,6 +152,7 @@ class CheckpointCallback(pl.Callback):
         trainer.fit_loop.max_epochs = 1 if fast else settings.max_epochs
         if (self.agreement.timer.was_over or self.course.stopped) and not self.pending:
             self.course.end(trainer)
+        self.course.stopped &= self.pending
         watching = [c for c in trainer.lr_scheduler_configs if c.reduce_on_plateau and c.interval == "step"]
         if watching and pl_module.automatic_optimization:
             raise ConfigError(

@@ -162,6 +162,7 @@ class MetricsCallback(pl.Callback):
     def before_validation(self, trainer: pl.Trainer) -> None:
         """Note whether the epoch continues after a validation. A run that user code had ended resumes with its last one."""
         trainer.should_stop |= self.course.stopped
+        self.course.stopped = False
         self.mid_epoch = not (steps.is_last_batch(trainer) or steps.is_stopping(trainer))
 
     def _start_evaluation(self, trainer: pl.Trainer) -> None:

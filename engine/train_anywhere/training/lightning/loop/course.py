@@ -25,7 +25,7 @@ class Course:
     Attributes:
         steps_done: optimizer steps of the run so far. With several optimizers, Lightning's `global_step` adds up their steps.
         skips: whether a hook or step of the module has ended an epoch early, by -1 or StopIteration.
-        stopped: whether user code had ended the training that resumes, of the same length.
+        stopped: whether user code had ended the training that resumes, before a validation that is still to be run.
     """
 
     def __init__(self, plan: Plan, opened: Callable[[float], None] = lambda batches: None) -> None:
