@@ -188,7 +188,8 @@ def test_a_real_run_of_this_machine_while_it_trains_and_after(verbs: Verbs, fram
             def has_all() -> bool:
                 [found] = verbs.json("status")["runs"]
                 shown.update(found)
-                return found["progress"]["rate"] is not None and found["checkpoint"] is not None
+                known = (found["progress"]["rate"], found["progress"]["data_wait"], found["checkpoint"])
+                return None not in known
 
             wait_until(has_all, training)
             one, progress = shown, shown["progress"]

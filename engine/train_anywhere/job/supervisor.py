@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -142,25 +142,29 @@ class End:
         return self.begun and (self.state == "running" or (self.state == "preempted" and not self.preempted))
 
     def judge(self) -> str:
-        """Return the verdict about this end.
-
-        stopped: the ranks saved and stopped. unrecorded: they exited with 0 and recorded nothing. failed: they failed, which the supervisor
-        records. ended: they recorded their end.
-        """
-        if self.code == 0 and self.running:
-            return "unrecorded"
-        # a signal killed ranks that did not handle it yet
-        unhandled = self.requested and self.code != 0 and (self.code > 128 or not self.begun)
-        if self.preempted or unhandled:
-            return "stopped"
-        failed = self.running or (self.begun and self.state == "failed")
-        return "failed" if failed and self.code not in (0, NOT_FINITE) else "ended"
+        """Return the first of `VERDICTS` that applies."""
+        return next(verdict for verdict, applies in VERDICTS if applies(self))
 
     def leaves_files(self, code: int) -> bool:
         """Return whether checkpoints may be left on a node's disk, for the exit code of the job."""
         failed = code not in (0, STOPPED, REFUSED) and not self.preempted
         ended = (self.code == 0 and self.running) or (self.code == STOPPED and not self.requested)
         return failed or self.hung or (self.ranks_of_program and ended)
+
+
+VERDICTS: tuple[tuple[str, Callable[[End], bool]], ...] = (
+    ("stopped", lambda end: end.preempted),
+    ("unrecorded", lambda end: end.code == 0 and end.running),
+    # the signal killed ranks that did not handle it yet
+    ("stopped", lambda end: end.requested and end.code != 0 and (end.code > 128 or not end.begun)),
+    ("ended", lambda end: end.code in (0, NOT_FINITE)),
+    ("failed", lambda end: end.running or (end.begun and end.state == "failed")),
+    ("ended", lambda end: True),
+)
+"""Verdicts about an end, in the order in which they are checked.
+
+The ranks saved and stopped; they exited with 0 and recorded nothing; they failed, which the supervisor records; or they recorded
+their end."""
 
 
 class Supervisor:
