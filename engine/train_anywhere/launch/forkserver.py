@@ -72,12 +72,18 @@ class ForkServer:
         why_not: why a program was not a fork.
 
     Args:
-        modules: imported before the first fork.
+        modules: imported before the first fork, those of the project from the folder `root`.
+        around: arguments before the server's command.
         address: the name of its Unix socket; empty: any free one.
     """
 
     def __init__(
-        self, modules: Sequence[str], environ: Mapping[str, str] | None = None, address: str = ""
+        self,
+        modules: Sequence[str],
+        environ: Mapping[str, str] | None = None,
+        root: Path = ROOT,
+        around: Sequence[str] = (),
+        address: str = "",
     ) -> None:
         self._address: str | bytes = ""
         self.why_not = f"a fork is not safe on {platform.system()}"
@@ -87,12 +93,12 @@ class ForkServer:
             listener.bind(address)
             listener.listen(1024)
             self._address, number = listener.getsockname(), listener.fileno()
-            folders = [str(ROOT), str(ENGINE)]
+            folders = [str(root), str(ENGINE)]
             code = f"import sys; sys.path[:1] = {folders}; from {main.__module__} import main; main({number}, {[*modules]})"
-            command = [sys.executable, "-c", code, PADDING]
+            command = [*around, sys.executable, "-c", code, PADDING]
             quiet = subprocess.DEVNULL
             self._server = subprocess.Popen(
-                command, cwd=ROOT, env=environ, pass_fds=[number], start_new_session=True,
+                command, cwd=root, env=environ, pass_fds=[number], start_new_session=True,
                 stdin=subprocess.PIPE, stdout=quiet, stderr=quiet,
             )  # fmt: skip
 

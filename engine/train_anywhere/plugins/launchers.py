@@ -29,6 +29,13 @@ class _Composer(Launcher):
         self.starter: Any = task_function  # of src/train.py or src/run.py: a commands.train.Starter
         self.wants_results = not str(config.hydra.sweeper.get("_target_", "")).endswith(".ProductSweeper")
 
+    def name_cluster(self, words: Sequence[str]) -> list[str]:
+        """Return overrides with this machine's preset for `current`, which a file may choose too. Raises ConfigError if none fits."""
+        from train_anywhere.slurm.presets import resolve_current
+
+        by_file = self.config.cluster.name == "current" and not any(w.startswith("cluster=") for w in words)
+        return resolve_current([*words, *(["cluster=current"] if by_file else [])])
+
     def compose_members(self, members: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         """Return each member as a plain tree. Hydra has composed a single one already.
 
@@ -91,10 +98,9 @@ class SlurmLauncher(_Composer):
             SubmitError: has the scheduler's message; nothing was submitted and no folder stays.
         """
         from train_anywhere.errors import ConfigError
-        from train_anywhere.slurm.presets import resolve_current
         from train_anywhere.slurm.submission.prepare import start
 
-        members = [resolve_current(member) for member in job_overrides]
+        members = [self.name_cluster(member) for member in job_overrides]
         if self.wants_results and not self.config.wait:
             raise ConfigError(
                 "this sweeper decides by the results of the members, but a submission returns before they ran; "
@@ -192,9 +198,8 @@ class OptunaSweeper(ComposedSweeper):
                 "several values."
             )
         from train_anywhere.search.loop import search
-        from train_anywhere.slurm.presets import resolve_current
 
-        words = resolve_current([*(f"{k}={v}" for k, v in self.params.items()), *arguments])
+        words = launcher.name_cluster([*(f"{k}={v}" for k, v in self.params.items()), *arguments])
         overrides = OverridesParser.create(self.context.config_loader).parse_overrides(words)
         submits, checks = isinstance(launcher, SlurmLauncher), launcher.starter.checks
         with launcher.starter.as_typed():
