@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from engine.tests.confined import INSIDE
 from train_anywhere.files import ROOT
+from train_anywhere.launch.fork_main import changed_at_import
 from train_anywhere.launch.forkserver import ForkServer
 
 TRAINS = 99
@@ -75,7 +76,7 @@ class Scratch:
             (self.path / "guard" / name).mkdir(parents=True)
             stop = f"import os, sys\nprint('{name} is imported: this trains', file=sys.stderr, flush=True)\nos._exit({TRAINS})\n"
             (self.path / "guard" / name / "__init__.py").write_text(stop)
-        new = "import os, sys\nos.execv(sys.executable, [sys.executable, *sys.argv[1:]])\n"
+        new = "import os, sys\nprogram, *words = sys.argv[1:]\nos.execvp(program, [program, *words])\n"
         (self.path / "guard" / "new_interpreter.py").write_text(new)
         self.out.mkdir()
         try:
@@ -170,18 +171,21 @@ class Scratch:
             words: its arguments.
             environ: changes to the environment.
             limit: seconds until it is killed.
-            real: in a new interpreter instead of a fork.
+            real: in a new interpreter instead of a fork, as always with variables that Python reads at its start.
             stdout: receives its output instead of a file that is read.
         """
         files = self.files()
         before = self.listing()
         at = script.split() if script.startswith("-m") else [str(self.project / script)]
-        program, *words = (
-            [str(self.path / "guard/new_interpreter.py"), *at, *words] if real else [*at, *words]
-        )
+        at_start = changed_at_import(self.environ(environ), self.environ({}))
+        if real or at_start:
+            sets = [f"{name}={environ[name]}" for name in at_start]
+            at = [str(self.path / "guard/new_interpreter.py"), "env", *sets, sys.executable, *at]
+        program, *words = [*at, *words]
+        later = {name: value for name, value in environ.items() if name not in at_start}
         given = {**files, **({"stdout": Path(stdout)} if stdout else {})}
         start = time.monotonic()
-        code, ended = self.ask(program, words, environ, given, limit)
+        code, ended = self.ask(program, words, later, given, limit)
         seconds = time.monotonic() - start
         after = self.listing()
         written = sorted(p for p in before.keys() | after.keys() if before.get(p) != after.get(p))
@@ -207,7 +211,7 @@ class Scratch:
             process = self.server.fork(
                 [sys.executable, program, *words], self.environ(environ), self.project, streams
             )
-        assert process, "the server has ended"
+        assert process, self.server.why_not
         try:
             ended = process.wait(limit) is not None
         except subprocess.TimeoutExpired:
