@@ -29,12 +29,12 @@ train: setup  ## train on this machine, on the bundled digits; ARGS='key=value .
 
 # In CI missing tools are installed; elsewhere tests that need them are skipped and print what to install.
 tools := $(if $(CI),system-packages horovod)
-pytest := $(bin)/python -m pytest -n 3 --dist worksteal
+pytest := $(bin)/python -m pytest -n 4 --dist worksteal
 
 test: setup $(tools)  ## test the project: models, tasks, data sets, configs, pages; ARGS='-k name' selects tests
 	@$(pytest) -m 'not slow' tests $(ARGS)
 
-test-engine: engine setup $(tools)  ## test engine/, about 20 minutes on 2 cores
+test-engine: engine setup $(tools)  ## test engine/, about 11 minutes on 2 cores
 	@$(pytest) -m 'not slow' engine/tests $(ARGS)
 
 # Tests that need the whole machine run last, one by one. pytest's exit code 5: ARGS selects no test.

@@ -81,7 +81,8 @@ def _load(name: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return a file of configs/ without interpolation, and the comments of its keys."""
     file = CONFIGS / f"{name}.yaml"
     text = file.read_text(encoding="utf-8-sig")
-    return yaml.safe_load(text), read_comments(file, name.rpartition("/")[0])
+    group = name.rpartition("/")[0]
+    return yaml.safe_load(text), read_comments(text, f"{group}." if group else "")
 
 
 def _section(path: str, cls: type, values: Tree, comments: Mapping[str, str]) -> Iterator[str]:

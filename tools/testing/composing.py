@@ -55,5 +55,5 @@ def _stamp(file: Path) -> tuple[int, ...]:
     """Return what a change of the file changes; nothing if it is missing."""
     with suppress(OSError):
         found = file.stat()
-        return found.st_mtime_ns, found.st_ino, found.st_size
+        return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
     return ()

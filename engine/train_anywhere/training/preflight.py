@@ -29,15 +29,16 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
     try:
         known = check_data(config.data, look, _runs_here(config))
     except DataError as error:
-        return [str(error)]
+        known = Known(problems=(str(error),))
     except ConfigError as error:
-        return error.problems
+        known = Known(problems=tuple(error.problems))
     except OSError as error:  # not a valid path
-        return [f"data.dir={error.filename} can't be used ({error.strerror}); use data.dir=FOLDER."]
+        why = f"data.dir={error.filename} can't be used ({error.strerror}); use data.dir=FOLDER."
+        known = Known(problems=(why,))
     length, batch_size = known.length, config.data.batch_size
     messages = [too_large(length, batch_size, devices) if length else None, *known.problems]
     if known.later is not None and not task_has_network(config.task, config.framework):
-        messages += missing_facts(config.model, config.data.name, [*known.facts, *known.later])
+        messages += missing_facts(config.model, config.data.name, dict.fromkeys((*known.facts, *known.later)))
     found = [m for m in messages if m] + _missing_packages(config) + init_problems(config)
     if length and not found and batch_size % devices == 0:
         try:

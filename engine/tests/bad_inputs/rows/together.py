@@ -29,6 +29,7 @@ PAIRS = {
     "framework=keras cluster=slurm strategy=mirrored trainer.nodes=1-2": r"strategy=mirrored works on one node only",
     "trainer.nodes=2": r"trainer\.nodes=2 needs a cluster.*cluster=",
     "model=gpt": r"model\.from_data\.vocabulary=vocabulary: data=digits has no 'vocabulary'. Known: shape, unit, classes, outputs\. Use another model=",
+    "data=imagefolder data.dir=/nowhere init.run=nope": r"2 problems:\n.*/nowhere/train can't be listed.*\n.*init\.run=.*nope is not a run folder",
     "data=text": r"model\.from_data\.shape=shape: data=text has no 'shape'",
     "cluster=slurm data=text task=language_model": r"data=text has no 'outputs'",
     "trainer.devices=5": r"data\.batch_size=96 .*5 devices; use data\.batch_size=95",

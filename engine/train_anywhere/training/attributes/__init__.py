@@ -200,8 +200,8 @@ class Encoder:
         if len(value) > ENTRIES and not simple:
             raise NotKept(path, f"{kind.__name__} with {len(value):,} entries")
         items: list[Any] = [*(value.items() if is_mapping else value)]
-        if base in (set, frozenset):  # in each process another order, and ranks compare them
-            items.sort(key=repr)
+        if base in (set, frozenset) and not all(map(_keeps_order, items)):
+            items.sort(key=repr)  # each process has another order, and ranks compare them
         if is_mapping:
             items = [
                 [self._encode(k, path, inner), self._encode(v, f"{path}[{n}]", inner)]
@@ -323,6 +323,11 @@ class Decoder:
         if "class" in saved:
             return find_class(saved["class"])(*new)
         return deque(new, saved["most"]) if base is deque else base(new)
+
+
+def _keeps_order(value: Any) -> bool:
+    """Return whether a value has the same hash, and so the same place in a set, in each process."""
+    return type(value) in NUMBERS or (type(value) is tuple and all(map(_keeps_order, value)))
 
 
 def class_name(kind: type) -> str:
