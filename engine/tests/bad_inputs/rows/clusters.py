@@ -162,7 +162,7 @@ ROWS = [
     *(Row("cluster=current", r"(mine|is not a login node|cluster\.site\.hosts)", files=preset(f), name=f"cluster=current and {f}")
       for f in ("hosts: login", "hosts: 3", "hosts: [[a]]", "hosts: [null]", "hosts: {a: b}")),
     Row("experiment=here", "cluster=current: this machine .*is not a login node",
-        files={"configs/experiment/here.yaml": "# @package _global_\ndefaults:\n  - override /cluster: current\n"}, name="an experiment for a cluster that is not here"),
+        files={"project/configs/experiment/here.yaml": "# @package _global_\ndefaults:\n  - override /cluster: current\n"}, name="an experiment for a cluster that is not here"),
     Row("cluster=current", r"fits mine and other", files={**preset('hosts: ["*"]'), PRESET.replace("mine", "other"): '# @package _global_\ncluster:\n  site:\n    hosts: ["*"]\n'},
         name="two presets of one machine"),
 ]  # fmt: skip
