@@ -54,8 +54,11 @@ def test_programs_resume_to_the_same_result(programs: str) -> None:
 @pytest.mark.parametrize("programs", ["1", "4"])
 @pytest.mark.quick("1")
 def test_programs_on_two_ranks_resume_to_the_same_result(programs: str) -> None:
-    """Seed 130050: on_train_start logs with arguments that differ from the checkpoint's. 440006: a hook opens loaders early."""
-    words = ("--ranks", "2", "--stops", "--also", "130050", "440006")
+    """Seed 130050: on_train_start logs with arguments that differ from the checkpoint's.
+
+    440006, 931012: a hook opens the training loaders in the check at the start, after and before those of the validation.
+    """
+    words = ("--ranks", "2", "--stops", "--also", "130050", "440006", "931012")
     compare("lightning", "--programs", programs, "--seed", "130000", *words)
 
 

@@ -40,6 +40,9 @@ from train_anywhere.training.lightning.loop.steps import takes_iterator
 RESTORED, RUNS = "_CheckpointConnector.resume_end", "run-stage"
 """Lightning's names of the barriers before and after it sets its signal handlers."""
 
+LOADED = "_dataloader()"
+"""End of Lightning's names of the barriers after the loaders of a stage were made, such as `train_dataloader()`."""
+
 AFTER_SAVE = "Trainer.save_checkpoint"
 """Lightning's name of the barrier after a checkpoint, which is skipped: checkpoints are written in the background."""
 
@@ -69,7 +72,7 @@ class StrategyHooks(Strategy):
         self.completes, self.loaded = completes, dict[str, Any]()
         self._late, self._names = dict[str, Any](), set[str]()
         self._trainable: dict[str, Any] = {}
-        self._checked = -1
+        self._checked, self._stage = -1, ""
         self._handlers: dict[int, Any] = {}
         self.modes, self.steps_read, self.frozen = dict[str, bool](), False, dict[nn.Parameter, str]()
         between = lambda: None if self.steps_read else self.call("between_steps")  # noqa: E731
@@ -88,9 +91,8 @@ class StrategyHooks(Strategy):
         loader = super().process_dataloader(dataloader)
         if trainer.predicting:
             return loader
-        # a hook of a check before training may read `estimated_stepping_batches`, which opens them
-        early = trainer.sanity_checking and trainer.val_dataloaders is not None
-        if trainer.training or early:
+        # not the trainer's stage: a hook of a validation may read `estimated_stepping_batches`, which opens the training loaders
+        if self._stage == "train":
             return self.training_loaders.wrap(loader, trainer)
         if shares_rows(loader, self.world_size):
             loader = copy.copy(loader)  # a new one would need the arguments of the user's class
@@ -154,6 +156,8 @@ class StrategyHooks(Strategy):
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handlers)
+        elif name and name.endswith(LOADED):
+            self._stage = name.removesuffix(LOADED)
         if name != AFTER_SAVE:
             self.wait_for_ranks(name)
         if name == RESTORED and threading.current_thread() is threading.main_thread():
