@@ -85,9 +85,8 @@ class Grouped:
         """Create the state of each variable, and find its settings."""
         super().build(variables)  # type: ignore[misc]
         local = tf.distribute.get_strategy().experimental_local_results
-        settings: dict[
-            Any, tuple[int, float, float]
-        ] = {}  # the variable's number, the factor of its learning rate, its weight decay
+        # by reference: the variable's number, the factor of its learning rate, its weight decay
+        settings: dict[Any, tuple[int, float, float]] = {}
         for number, variable in enumerate(variables):
             lr, decay = group_settings(matching_groups(self.section.groups, variable.path))
             factor = 1.0 if lr is None else lr / self.section.lr

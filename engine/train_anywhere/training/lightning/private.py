@@ -1,6 +1,9 @@
-"""The private names of Lightning and torch that the engine uses. Without one of them a feature is off, and a line says so."""
+"""The private names of Lightning and torch that the engine uses, and the methods that it replaces.
 
-from collections.abc import Iterator
+Without one of them a feature is off, and a line says so.
+"""
+
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,6 +41,14 @@ def reopen_loaders(trainer: pl.Trainer) -> None:
     """Open the training loaders again, at the position that they have now."""
     with _feature("a resumed epoch reads its rows from the first one"):
         iter(trainer.fit_loop._data_fetcher)  # type: ignore[arg-type]
+
+
+def open_in_validation(trainer: pl.Trainer, is_time: Callable[[], bool]) -> None:
+    """Leave out calls that open the validation loaders until `is_time`: Lightning also opens them at the start of an epoch."""
+    with _feature("a resumed run opens its validation loaders before its first step"):
+        loop = trainer.fit_loop.epoch_loop.val_loop
+        opens = loop.setup_data
+        loop.setup_data = lambda: opens() if is_time() else None  # type: ignore[method-assign]
 
 
 def validated_batches(trainer: pl.Trainer) -> dict[int, int]:

@@ -34,7 +34,7 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
 from train_anywhere.training.lightning.dropin.visible import RunCheckpoints
 from train_anywhere.training.lightning.loop import steps
 from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
-from train_anywhere.training.lightning.private import logged_values, reopen_loaders
+from train_anywhere.training.lightning.private import logged_values, open_in_validation, reopen_loaders
 from train_anywhere.training.plan import is_multiple
 
 
@@ -99,11 +99,10 @@ class CheckpointCallback(pl.Callback):
 
     def _open_validation_loaders(self, trainer: Any) -> None:
         """Open the validation loaders when an uninterrupted run would: that draws random numbers."""
-        loop = trainer.fit_loop.epoch_loop.val_loop
         if self._opened < 0 and not trainer.reload_dataloaders_every_n_epochs:
-            opens = loop.setup_data  # Lightning also calls it at the start of an epoch with a validation
-            loop.setup_data = lambda: opens() if self._seen is not None or trainer.sanity_checking else None
+            open_in_validation(trainer, lambda: self._seen is not None or trainer.sanity_checking)
             return
+        loop = trainer.fit_loop.epoch_loop.val_loop
         current, stage = trainer.fit_loop.epoch_progress.current, trainer.state.stage
         now, current.completed = current.completed, self._opened
         trainer.validating = True
