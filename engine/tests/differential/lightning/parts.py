@@ -325,9 +325,11 @@ def logger(trainer: Any) -> dict[str, Any]:
 
 
 def attempt(function: Callable[[], Any]) -> Any:
-    """Return the result, or the name of the error."""
+    """Return the result, or the name of the error. Raises ValueError: Lightning refuses the arguments, which it says once only."""
     try:
         return function()
+    except ValueError:
+        raise
     except Exception as error:
         return f"{type(error).__name__}: {error}"[:120]
 
