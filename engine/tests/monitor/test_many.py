@@ -134,12 +134,11 @@ def test_a_thousand_idle_gpus_are_a_few_sentences(tmp_path: Path) -> None:
 def test_status_does_not_grow_with_samples_and_hardly_with_nodes(tmp_path: Path) -> None:
     make_run(tmp_path / "few", 10, 4)
     make_run(tmp_path / "many", 1000, 4, samples=DAY)
-    (small, few), (large, many) = (
-        min((command(tmp_path / name, "jobs.py", "status") for _ in range(3)), key=lambda found: found[1])
-        for name in ("few", "many")
-    )
+    # in turns: other work on this machine makes both slower
+    found = [[command(tmp_path / name, "jobs.py", "status") for name in ("few", "many")] for _ in range(5)]
+    (small, few), (large, many) = (min(each, key=lambda one: one[1]) for each in zip(*found, strict=True))
     assert "node0:" in small and "node0:" in large
-    assert many < 3 * few
+    assert many < 2 * few
 
 
 @pytest.mark.parametrize("metrics", [7, 31, 1000])

@@ -325,11 +325,9 @@ def logger(trainer: Any) -> dict[str, Any]:
 
 
 def attempt(function: Callable[[], Any]) -> Any:
-    """Return the result, or the name of the error. Raises ValueError: Lightning refuses the arguments, which it says once only."""
+    """Return the result, or the name of the error."""
     try:
         return function()
-    except ValueError:
-        raise
     except Exception as error:
         return f"{type(error).__name__}: {error}"[:120]
 

@@ -20,6 +20,7 @@ from torch import nn
 from torchmetrics import MeanMetric
 
 from train_anywhere.errors import CheckpointError
+from train_anywhere.training import attributes as attribute_state
 from train_anywhere.training.attributes import Attributes, pack, unpack, walk
 from train_anywhere.training.lightning.checkpoint.rank_state import Torch
 
@@ -244,7 +245,17 @@ def test_a_set_of_numbers_keeps_its_order(values: list[Any]) -> None:
     assert [*vars(resumed)["seen"]] == [*vars(made)["seen"]]
 
 
-def test_only_what_is_equal_on_all_ranks_is_restored_on_another_number() -> None:
+def test_a_set_of_strings_keeps_its_order_with_a_fixed_hash_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attribute_state, "SAME_HASHES", True)
+    alike = [word for word in map(str, range(100)) if hash(word) % 8 == 0][:2]
+    test_a_set_of_numbers_keeps_its_order(alike)
+    test_a_set_of_numbers_keeps_its_order(alike[::-1])
+
+
+def test_only_what_is_equal_on_all_ranks_is_restored_on_another_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attribute_state, "SAME_HASHES", False)
     lines: list[str] = []
     saved = []
     alike = [word for word in map(str, range(100)) if hash(word) % 8 == 0][

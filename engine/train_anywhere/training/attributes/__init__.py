@@ -9,6 +9,7 @@ import ast
 import functools
 import io
 import json
+import os
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -325,9 +326,15 @@ class Decoder:
         return deque(new, saved["most"]) if base is deque else base(new)
 
 
+SAME_HASHES = os.environ.get("PYTHONHASHSEED", "random") != "random"
+"""Whether strings have the same hash in each process (https://docs.python.org/3/using/cmdline.html#envvar-PYTHONHASHSEED)."""
+
+
 def _keeps_order(value: Any) -> bool:
     """Return whether a value has the same hash, and so the same place in a set, in each process."""
-    return type(value) in NUMBERS or (type(value) is tuple and all(map(_keeps_order, value)))
+    if type(value) is tuple:
+        return all(map(_keeps_order, value))
+    return type(value) in NUMBERS or (SAME_HASHES and isinstance(value, str | bytes))
 
 
 def class_name(kind: type) -> str:
