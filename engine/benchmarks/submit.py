@@ -86,7 +86,7 @@ def install_programs(folder: Path) -> dict[str, list[str]]:
     """Install the peers, and write their programs; return the command of each program."""
     lines = (ROOT / "requirements" / "common.txt").read_text().splitlines()
     pins = [line.split()[0] for line in lines if line.startswith(REQUIRED)]
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "engine/pyproject.toml").read_text())["project"]["optional-dependencies"]
     python = install(folder / "venv", [*pins, *extras["bench"]])
     our_python = install(folder / "ours", pins)
     [packages] = (folder / "ours" / "lib").glob("python*/site-packages")
